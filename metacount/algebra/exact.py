@@ -11,11 +11,11 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 from math import ceil, floor, lcm, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import sympy
 
-from metacount.algebra.text import MAX_BITS, Node, read
+from metacount.algebra.text import MAX_BITS, Node
 from metacount.errors import InputError
 
 if TYPE_CHECKING:
@@ -142,76 +142,20 @@ MAX_CALL_DEPTH = 4
 OPAQUE = {"min": sympy.Min, "max": sympy.Max, "floor": sympy.floor, "ceil": sympy.ceiling}
 
 
-class Value:
+TOO_LARGE = (
+    "the formula is too large to multiply out: at most "
+    f"{MAX_TERMS} terms of degree {MAX_DEGREE} and numbers of {MAX_BITS} bits"
+)
+
+
+class Value(NamedTuple):
     """An expression, and upper bounds on what multiplying it out can give."""
 
-    def __init__(
-        self, expr: sympy.Expr, *, terms: int = 1, degree: int = 0, bits: int = 1, calls: int = 0
-    ) -> None:
-        self.expr, self.terms, self.degree, self.bits, self.calls = expr, terms, degree, bits, calls
-        too_large = terms > MAX_TERMS or degree > MAX_DEGREE or bits > MAX_BITS
-        if too_large:
-            raise InputError(
-                "the formula is too large to multiply out: at most "
-                f"{MAX_TERMS} terms of degree {MAX_DEGREE} and numbers of {MAX_BITS} bits"
-            )
-
-
-def _bits(number: sympy.Rational) -> int:
-    return int(number.p).bit_length() + int(number.q).bit_length()
-
-
-def negative(value: Value) -> Value:
-    return Value(
-        -value.expr, terms=value.terms, degree=value.degree, bits=value.bits, calls=value.calls
-    )
-
-
-def added(values: list[Value]) -> Value:
-    if len(values) == 1:
-        return values[0]
-    return Value(
-        sympy.Add(*(value.expr for value in values)),
-        terms=sum(value.terms for value in values),
-        degree=max(value.degree for value in values),
-        bits=max(value.bits for value in values) + len(values).bit_length(),
-        calls=max(value.calls for value in values),
-    )
-
-
-def multiplied(a: Value, b: Value) -> Value:
-    terms = a.terms * b.terms
-    return Value(
-        # only what is small is made: the bounds are looked at first
-        a.expr * b.expr if terms <= MAX_TERMS else a.expr,
-        terms=terms,
-        degree=a.degree + b.degree,
-        bits=a.bits + b.bits,
-        calls=max(a.calls, b.calls),
-    )
-
-
-def raised(base: Value, exponent: sympy.Expr) -> Value:
-    if not exponent.is_Integer:
-        raise InputError("an exponent of the formula must be a whole number, written as digits")
-    n = int(exponent)
-    most = MAX_EXPONENT if base.degree else MAX_BITS
-    if abs(n) > most or base.bits * abs(n) > MAX_BITS or base.terms ** min(abs(n), 32) > MAX_TERMS:
-        raise InputError(
-            f"a power of the formula is too large: exponents go up to {MAX_EXPONENT}, "
-            f"numbers to {MAX_BITS} bits"
-        )
-    if n < 0 and base.expr == 0:
-        raise InputError("the formula divides by zero")
-    if n < 0 and base.terms > 1:
-        raise InputError("a negative power of a sum; write / instead")
-    return Value(
-        base.expr**n,
-        terms=base.terms ** abs(n),
-        degree=base.degree * abs(n),
-        bits=base.bits * max(abs(n), 1),
-        calls=base.calls,
-    )
+    expr: sympy.Expr
+    terms: int = 1
+    degree: int = 0
+    bits: int = 1
+    calls: int = 0  # of floor, min, ... inside each other
 
 
 def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr, list[sympy.Expr]]:
@@ -220,23 +164,10 @@ def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr,
     Also what it divides by that may be 0 at some sizes, though it may cancel.
     """
     making = _Making(sizes)
-    value = making.whole(tree)
+    value: Value = tree.folded(making.step)
     if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
         raise InputError("the formula divides by zero")
     return value.expr, [below for below in making.below if not below.is_nonzero]
-
-
-def parse(
-    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
-) -> tuple[sympy.Expr, list[str]]:
-    """Parse the formula in `text` into a SymPy expression,
-    with what is worth saying about how it was read.
-
-    `meaning` gives the expression of every name in it.
-    """
-    formula = read(text)
-    expr, _ = in_letters(formula.tree, meaning(formula.names))
-    return expr, formula.notes
 
 
 class _Making:
@@ -246,43 +177,56 @@ class _Making:
         self.sizes, self.calls, self.sums_below = sizes, 0, 0
         self.below: list[sympy.Expr] = []  # what it divides by
 
-    def whole(self, tree: Node) -> Value:
-        done: list[Value] = []
-        for node in tree.steps():
-            n = len(node.parts)
-            values = done[len(done) - n :]
-            del done[len(done) - n :]
-            done.append(self._step(node, values))
-        return done[0]
+    def step(self, node: Node, values: list[Value]) -> Value:
+        value = self._made(node, values)
+        if value.terms > MAX_TERMS or value.degree > MAX_DEGREE or value.bits > MAX_BITS:
+            raise InputError(TOO_LARGE)
+        return value
 
-    def _step(self, node: Node, values: list[Value]) -> Value:
+    def _made(self, node: Node, values: list[Value]) -> Value:
         kind = node.kind
         if kind == "number":
-            number = sympy.Rational(node.value.numerator, node.value.denominator)
-            return Value(number, bits=_bits(number))
+            p, q = node.value.numerator, node.value.denominator
+            return Value(sympy.Rational(p, q), bits=p.bit_length() + q.bit_length())
         if kind == "name":
             expr = self.sizes[node.word]
             return Value(expr, terms=4 if expr.is_Add else 1, degree=1)
         if kind == "+":
-            return added(values)
+            return _added(*values)
         if kind == "neg":
-            return negative(values[0])
+            return _negative(*values)
         if kind == "*":
-            return multiplied(*values)
+            return _multiplied(*values)
         if kind == "/":
             return self._divided(*values)
-        if kind in ("//", "%"):
-            return self._floor_division(*values, rest=kind == "%")
         if kind == "**":
-            if values[1].expr.is_negative:
-                self.below.append(values[0].expr)
-            return raised(values[0], values[1].expr)
-        return self._opaque(OPAQUE[kind], [value.expr for value in values], values)
+            return self._raised(*values)
+        if kind not in ("//", "%"):
+            return self._called(OPAQUE[kind], [value.expr for value in values], values)
+        above, below = values
+        quotient = self._called(sympy.floor, [self._divided(above, below).expr], values)
+        if kind == "//":
+            return quotient
+        return _added(above, _negative(_multiplied(below, quotient)))  # as in Python
 
-    def _floor_division(self, above: Value, below: Value, *, rest: bool) -> Value:
-        quotient = self._opaque(sympy.floor, [self._divided(above, below).expr], [above, below])
-        # as Python: a % b is a - b·(a // b)
-        return added([above, negative(multiplied(below, quotient))]) if rest else quotient
+    def _raised(self, base: Value, exponent: Value) -> Value:
+        if not exponent.expr.is_Integer:
+            raise InputError("an exponent of the formula must be a whole number, written as digits")
+        n = int(exponent.expr)
+        most = MAX_EXPONENT if base.degree else MAX_BITS
+        terms = base.terms ** min(abs(n), 32)
+        if abs(n) > most or base.bits * abs(n) > MAX_BITS or terms > MAX_TERMS:
+            raise InputError(
+                f"a power of the formula is too large: exponents go up to {MAX_EXPONENT}, "
+                f"numbers to {MAX_BITS} bits"
+            )
+        if n < 0 and base.expr == 0:
+            raise InputError("the formula divides by zero")
+        if n < 0 and base.terms > 1:
+            raise InputError("a negative power of a sum; write / instead")
+        self.below += [base.expr] if n < 0 else []
+        bits = base.bits * max(abs(n), 1)
+        return Value(base.expr**n, base.terms ** abs(n), base.degree * abs(n), bits, base.calls)
 
     def _divided(self, a: Value, b: Value) -> Value:
         if b.expr == 0:
@@ -293,15 +237,9 @@ class _Making:
             raise InputError(
                 f"a formula divides by at most {MAX_SUMS_BELOW} sums, of at most {MAX_BELOW} terms"
             )
-        return Value(
-            a.expr / b.expr,
-            terms=a.terms,
-            degree=a.degree + b.degree,
-            bits=a.bits + b.bits,
-            calls=max(a.calls, b.calls),
-        )
+        return _multiplied(a, b)._replace(expr=a.expr / b.expr, terms=a.terms)
 
-    def _opaque(
+    def _called(
         self, function: Callable[..., sympy.Expr], exprs: list[sympy.Expr], arguments: list[Value]
     ) -> Value:
         """Return one letter for a call that is not multiplied out; what is in it is bounded."""
@@ -316,6 +254,23 @@ class _Making:
             raise InputError(f"at most {MAX_BELOW} terms inside floor, ceil, min, max, // and %")
         bits = max(value.bits for value in arguments)
         return Value(function(*exprs), terms=2, degree=1, bits=bits, calls=nested)
+
+
+def _negative(value: Value) -> Value:
+    return value._replace(expr=-value.expr)
+
+
+def _added(*values: Value) -> Value:
+    exprs, terms, degrees, bits, calls = zip(*values, strict=True)
+    longest = max(bits) + len(values).bit_length()
+    return Value(sympy.Add(*exprs), sum(terms), max(degrees), longest, max(calls))
+
+
+def _multiplied(a: Value, b: Value) -> Value:
+    terms = a.terms * b.terms
+    # only what is small is made: the bounds are looked at first
+    expr = a.expr * b.expr if terms <= MAX_TERMS else a.expr
+    return Value(expr, terms, a.degree + b.degree, a.bits + b.bits, max(a.calls, b.calls))
 
 
 Monomial = tuple[int, ...]
@@ -383,17 +338,9 @@ class Space:
             total += Fraction(above, below) if above % below else above // below
         return total
 
-    def monomial(self, powers: Mapping[sympy.Symbol, int]) -> Monomial | None:
-        """Return the monomial of some letters; None where the space does not have one of them."""
-        if not powers.keys() <= self.place.keys():
-            return None
-        return tuple(powers.get(letter, 0) for letter in self.letters)
-
 
 def substituted(table: Table, place: int, by: Table) -> Table | None:
-    """Return the table with a polynomial in a letter's place;
-    None where it would stand below a line.
-    """
+    """Put a polynomial in a letter's place; None where it would stand below a line."""
     found: Table = {}
     powers: dict[int, Table] = {}
     for key, value in table.items():
@@ -471,44 +418,27 @@ class Named(int):
         made.expr = expr
         return made
 
-    def __add__(self, other: int) -> int:
-        return _named(int(self) + _bare(other), self, other, lambda a, b: a + b)
-
-    def __sub__(self, other: int) -> int:
-        return _named(int(self) - _bare(other), self, other, lambda a, b: a - b)
-
-    def __mul__(self, other: int) -> int:
-        return _named(int(self) * _bare(other), self, other, lambda a, b: a * b)
-
-    def __floordiv__(self, other: int) -> int:
-        exact = isinstance(other, int) and int(self) % int(other) == 0
-        divided = (lambda a, b: a / b) if exact else (lambda a, b: sympy.floor(a / b))
-        return _named(int(self) // _bare(other), self, other, divided)
-
-    def __radd__(self, other: int) -> int:
-        return _named(_bare(other) + int(self), other, self, lambda a, b: a + b)
-
-    def __rsub__(self, other: int) -> int:
-        return _named(_bare(other) - int(self), other, self, lambda a, b: a - b)
-
-    def __rmul__(self, other: int) -> int:
-        return _named(_bare(other) * int(self), other, self, lambda a, b: a * b)
-
     def __deepcopy__(self, _memo: object) -> Named:
         return self
 
 
-def _bare(value: int) -> int:
-    return int(value) if isinstance(value, Named) else value
+def _naming(name: str, *, reflected: bool) -> Callable[[Named, int], int]:
+    plainly = getattr(int, f"__{'r' * reflected}{name}__")
+
+    def named(self: Named, other: int) -> int:
+        value: int = plainly(int(self), int(other) if isinstance(other, Named) else other)
+        if type(value) is not int or isinstance(other, bool):
+            return value  # a float all the same, or nothing that is a size
+        left, right = (other, self) if reflected else (self, other)
+        a, b = (n.expr if isinstance(n, Named) else sympy.Integer(int(n)) for n in (left, right))
+        if name == "floordiv":
+            return Named(value, a / b if int(left) % int(right) == 0 else sympy.floor(a / b))
+        return Named(value, {"add": a + b, "sub": a - b, "mul": a * b}[name])
+
+    return named
 
 
-def _named(
-    value: int, left: int, right: int, combine: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
-) -> int:
-    if type(value) is not int or isinstance(left, bool) or isinstance(right, bool):
-        return value  # a float all the same, or nothing that is a size
-    return Named(value, combine(_expr(left), _expr(right)))
-
-
-def _expr(value: int) -> sympy.Expr:
-    return value.expr if isinstance(value, Named) else sympy.Integer(int(value))
+for _name in ("add", "sub", "mul", "floordiv"):
+    setattr(Named, f"__{_name}__", _naming(_name, reflected=False))
+    if _name != "floordiv":
+        setattr(Named, f"__r{_name}__", _naming(_name, reflected=True))

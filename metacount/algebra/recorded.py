@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from metacount.algebra.text import read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from metacount.algebra.text import Node
 
@@ -46,72 +46,17 @@ class Recorded(int):
         made.text, made.log = text, log
         return made
 
-    def _made(self, value: int, sign: str, left: int, right: int) -> Recorded:
-        return Recorded(value, f"({_text(left)} {sign} {_text(right)})", self.log)
-
-    def __add__(self, other: int) -> Recorded:
-        return self._made(int(self) + int(other), "+", self, other)
-
-    def __radd__(self, other: int) -> Recorded:
-        return self._made(int(other) + int(self), "+", other, self)
-
-    def __sub__(self, other: int) -> Recorded:
-        return self._made(int(self) - int(other), "-", self, other)
-
-    def __rsub__(self, other: int) -> Recorded:
-        return self._made(int(other) - int(self), "-", other, self)
-
-    def __mul__(self, other: int) -> Recorded:
-        return self._made(int(self) * int(other), "*", self, other)
-
-    def __rmul__(self, other: int) -> Recorded:
-        return self._made(int(other) * int(self), "*", other, self)
-
-    def __floordiv__(self, other: int) -> Recorded:
-        return self._made(int(self) // int(other), "//", self, other)
-
-    def __mod__(self, other: int) -> Recorded:
-        return self._made(int(self) % int(other), "%", self, other)
-
-    def __rfloordiv__(self, other: int) -> Recorded:
-        return self._made(int(other) // int(self), "//", other, self)
-
-    def __rmod__(self, other: int) -> Recorded:
-        return self._made(int(other) % int(self), "%", other, self)
-
-    def __neg__(self) -> Recorded:
-        return self._made(-int(self), "-", 0, self)
-
     def __abs__(self) -> Recorded:
         return Recorded(abs(int(self)), f"max({self.text}, 0 - {self.text})", self.log)
 
-    def _asked(self, sign: str, other: int, outcome: bool) -> bool:
-        both = int(self), int(other)
-        self.log.append((f"{self.text} {sign} {_text(other)}", outcome, both))
-        return outcome
+    def __neg__(self) -> Recorded:
+        return Recorded(-int(self), f"(0 - {self.text})", self.log)
 
     def __bool__(self) -> bool:
-        return self._asked("!=", 0, int(self) != 0)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, int):
-            return False
-        return self._asked("==", other, int(self) == int(other))
+        return _asking("ne", "!=")(self, 0)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
-
-    def __lt__(self, other: int) -> bool:
-        return self._asked("<", other, int(self) < int(other))
-
-    def __le__(self, other: int) -> bool:
-        return self._asked("<=", other, int(self) <= int(other))
-
-    def __gt__(self, other: int) -> bool:
-        return self._asked(">", other, int(self) > int(other))
-
-    def __ge__(self, other: int) -> bool:
-        return self._asked(">=", other, int(self) >= int(other))
 
     def __hash__(self) -> int:
         return int.__hash__(self)
@@ -124,16 +69,44 @@ class Recorded(int):
     def __format__(self, _spec: str) -> str:
         return str(self)
 
-    def _refused(self, *_: object) -> NoReturn:
-        raise NotRecorded(f"{self.text}: an operation that is not recorded")
-
-    __pow__ = __rpow__ = __truediv__ = __rtruediv__ = _refused
-    __divmod__ = __rdivmod__ = __and__ = __or__ = _refused
-    __lshift__ = __rshift__ = __round__ = _refused
-
 
 def _text(value: int) -> str:
     return value.text if isinstance(value, Recorded) else str(int(value))
+
+
+def _recording(name: str, sign: str, *, reflected: bool) -> Callable[[Recorded, int], Recorded]:
+    def record(self: Recorded, other: int) -> Recorded:
+        left, right = (other, self) if reflected else (self, other)
+        value = getattr(int, f"__{name}__")(int(left), int(right))
+        return Recorded(value, f"({_text(left)} {sign} {_text(right)})", self.log)
+
+    return record
+
+
+def _asking(name: str, sign: str) -> Callable[[Recorded, object], bool]:
+    def ask(self: Recorded, other: object) -> bool:
+        if not isinstance(other, int):
+            return False
+        outcome = bool(getattr(int, f"__{name}__")(int(self), int(other)))
+        both = int(self), int(other)
+        self.log.append((f"{self.text} {sign} {_text(other)}", outcome, both))
+        return outcome
+
+    return ask
+
+
+def _refused(self: Recorded, *_: object) -> NoReturn:
+    raise NotRecorded(f"{self.text}: an operation that is not recorded")
+
+
+for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}.items():
+    setattr(Recorded, f"__{_name}__", _recording(_name, _sign, reflected=False))
+    setattr(Recorded, f"__r{_name}__", _recording(_name, _sign, reflected=True))
+for _name, _sign in {"eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Recorded, f"__{_name}__", _asking(_name, _sign))
+REFUSED = "pow rpow truediv rtruediv divmod rdivmod and or lshift rshift round"
+for _name in REFUSED.split():
+    setattr(Recorded, f"__{_name}__", _refused)
 
 
 COMPARED = {" == ": "===", " != ": "!==", " <= ": "<=", " >= ": ">=", " < ": "<", " > ": ">"}

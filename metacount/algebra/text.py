@@ -7,6 +7,7 @@ signs that `metacount formula` prints: N·d·(E + 3·k·m_e), S². What is read 
 
 from __future__ import annotations
 
+import operator
 import re
 from fractions import Fraction
 from math import ceil, floor
@@ -16,6 +17,7 @@ from metacount.errors import MAX_DIGITS, InputError, shown
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     import sympy
 
@@ -34,17 +36,8 @@ TOKEN = re.compile(
 )
 SAME = {"·": "*", "×": "*", "⋅": "*", "∙": "*", "−": "-"}
 RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-CALLS = {
-    "min": (2, 4),
-    "Min": (2, 4),
-    "max": (2, 4),
-    "Max": (2, 4),
-    "floor": (1, 1),
-    "ceil": (1, 1),
-    "ceiling": (1, 1),
-    "round_up": (2, 2),
-    "Mod": (2, 2),
-}
+CALLS = {"floor": (1, 1), "ceil": (1, 1), "ceiling": (1, 1), "round_up": (2, 2), "Mod": (2, 2)}
+CALLS |= dict.fromkeys(("min", "Min", "max", "Max"), (2, 4))  # the fewest and the most values
 ALLOWED = (
     "a formula has numbers, names, + - * / // % **, parentheses, min, max, floor, ceil, round_up"
 )
@@ -85,15 +78,23 @@ class Node:
         self.kind, self.parts, self.word, self.value = kind, parts, word, value
 
     def steps(self) -> list[Node]:
-        """List this node and all below it, each after its parts:
-        by a loop, as a product may be deep.
-        """
+        """List this node and all below it, each after its parts; a product may be deep."""
         found, left = [], [self]
         while left:
             node = left.pop()
             found.append(node)
             left += node.parts
         return found[::-1]
+
+    def folded(self, step: Callable[[Node, list[Any]], Any]) -> Any:
+        """Return what `step` makes of this node, given what it made of the node's parts."""
+        done: list[Any] = []
+        for node in self.steps():
+            n = len(node.parts)
+            values = done[len(done) - n :]
+            del done[len(done) - n :]
+            done.append(step(node, values))
+        return done[0]
 
 
 class Formula:
@@ -189,10 +190,13 @@ class _Parser:
             f"'{shown(word)}' is out of place at column {column} of the formula; {ALLOWED}"
         )
 
-    def _deeper(self) -> None:
+    def _inside(self, part: Callable[[], Node]) -> Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise InputError(f"the formula is nested more than {MAX_DEPTH} deep")
+        node = part()
+        self.depth -= 1
+        return node
 
     def _sum(self) -> Node:
         terms = [self._product()]
@@ -211,9 +215,7 @@ class _Parser:
         sign = self._take("+", "-")
         if not sign:
             return self._power()
-        self._deeper()
-        value = self._signed()
-        self.depth -= 1
+        value = self._inside(self._signed)
         return Node("neg", (value,)) if sign == "-" else value
 
     def _power(self) -> Node:
@@ -225,10 +227,7 @@ class _Parser:
         if sign := self._take("**", "^"):
             if sign == "^" and "^ is read as a power" not in self.notes:
                 self.notes.append("^ is read as a power")
-            self._deeper()
-            exponent = self._signed()
-            self.depth -= 1
-            return Node("**", (base, exponent))
+            return Node("**", (base, self._inside(self._signed)))
         return base
 
     def _atom(self) -> Node:
@@ -239,10 +238,8 @@ class _Parser:
             self.at += 1
             return Node("number", value=number(word))
         if self._take("("):
-            self._deeper()
-            value = self._sum()
+            value = self._inside(self._sum)
             self._close()
-            self.depth -= 1
             return value
         if kind != "name" or word in WORDS:
             raise self._unexpected()
@@ -260,13 +257,10 @@ class _Parser:
             raise self._unexpected()
 
     def _call(self, word: str) -> Node:
-        self._take("(")
-        self._deeper()
-        given = [self._sum()]
-        while self._take(","):
-            given.append(self._sum())
+        given: list[Node] = []
+        while self._take("," if given else "("):
+            given.append(self._inside(self._sum))
         self._close()
-        self.depth -= 1
         fewest, most = CALLS[word]
         if not fewest <= len(given) <= most:
             wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
@@ -281,9 +275,7 @@ class _Parser:
 Number = int | Fraction
 
 MAX_BITS = 2_000  # of a numerator or a denominator
-CHOSEN: dict[str, Callable[[list[Number]], Number]] = {"min": min, "max": max}
-ROUNDED: dict[str, Callable[[Number], int]] = {"floor": floor, "ceil": ceil}
-DIVIDED = ("/", "//", "%")
+CHOSEN, ROUNDED = ("min", "max"), ("floor", "ceil")
 
 
 def at(tree: Node, numbers: Mapping[str, Number]) -> Number:
@@ -292,50 +284,35 @@ def at(tree: Node, numbers: Mapping[str, Number]) -> Number:
     >>> at(read("d//2 + d/2").tree, {"d": 7})
     Fraction(13, 2)
     """
-    done: list[Number] = []
-    for node in tree.steps():
-        n = len(node.parts)
-        values = done[len(done) - n :]
-        del done[len(done) - n :]
-        value = _value(node, values, numbers)
+
+    def step(node: Node, values: list[Number]) -> Number:
+        if node.kind == "name":
+            value = numbers[node.word]
+        elif node.kind == "number":
+            value = simplest(node.value)
+        else:
+            value = OPERATIONS[node.kind](*values)
         bits = max(abs(value.numerator).bit_length(), value.denominator.bit_length())
         if bits > MAX_BITS:
             raise InputError(f"the formula makes numbers of more than {MAX_BITS} bits")
-        done.append(value)
-    return done[0]
+        return value
+
+    value: Number = tree.folded(step)
+    return value
 
 
-def _value(node: Node, values: list[Number], numbers: Mapping[str, Number]) -> Number:
-    kind = node.kind
-    if kind == "number":
-        return _plain(node.value)
-    if kind == "name":
-        return numbers[node.word]
-    if kind == "+":
-        return sum(values)
-    if kind == "neg":
-        return -values[0]
-    if kind == "*":
-        return values[0] * values[1]
-    if kind in DIVIDED:
-        return _divided(kind, *values)
-    if kind == "**":
-        return _power(*values)
-    if kind in ROUNDED:
-        return int(ROUNDED[kind](values[0]))
-    return CHOSEN[kind](values)
-
-
-def _plain(value: Number) -> Number:
+def simplest(value: Number) -> Number:
+    """Return a whole number as an int."""
     return value.numerator if value.denominator == 1 else value
 
 
-def _divided(kind: str, above: Number, below: Number) -> Number:
-    if below == 0:
-        raise InputError("the formula divides by zero at the sizes of the model")
-    if kind == "/":
-        return _plain(Fraction(above) / below)
-    return above // below if kind == "//" else above % below
+def _dividing(divide: Callable[[Number, Number], Number]) -> Callable[[Number, Number], Number]:
+    def divided(above: Number, below: Number) -> Number:
+        if below == 0:
+            raise InputError("the formula divides by zero at the sizes of the model")
+        return divide(above, below)
+
+    return divided
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -348,14 +325,29 @@ def _power(base: Number, exponent: Number) -> Number:
     if abs(n) > MAX_BITS or bits * abs(n) > MAX_BITS + bits:
         raise InputError(f"the formula makes numbers of more than {MAX_BITS} bits")
     power: Number = base**n if n >= 0 else Fraction(base) ** n
-    return _plain(power)
+    return simplest(power)
+
+
+OPERATIONS: dict[str, Callable[..., Number]] = {
+    "+": lambda *values: sum(values),
+    "neg": operator.neg,
+    "*": operator.mul,
+    "/": _dividing(lambda above, below: simplest(Fraction(above) / below)),
+    "//": _dividing(operator.floordiv),
+    "%": _dividing(operator.mod),
+    "**": _power,
+    "min": min,
+    "max": max,
+    "floor": floor,
+    "ceil": ceil,
+}
 
 
 def literals(tree: Node) -> tuple[Fraction, ...]:
     """List the numbers that stand in the formula, exponents apart."""
     powers = {id(node.parts[1]) for node in tree.steps() if node.kind == "**"}
-    found = (node for node in tree.steps() if node.kind == "number" and id(node) not in powers)
-    return tuple(dict.fromkeys(node.value for node in found))
+    numbers = (node for node in tree.steps() if node.kind == "number" and id(node) not in powers)
+    return tuple(dict.fromkeys(node.value for node in numbers))
 
 
 def crossings(tree: Node) -> list[tuple[Node, Node]]:

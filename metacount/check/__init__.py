@@ -7,18 +7,13 @@ if TYPE_CHECKING:
     from metacount.check.judgement import Counterexample, Judgement, Term
     from metacount.check.verdict import check
 
-_HOMES = {
-    "Counterexample": "judgement",
-    "Judgement": "judgement",
-    "Term": "judgement",
-    "check": "verdict",
-}
 __all__ = ["Counterexample", "Judgement", "Term", "check"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = "verdict" if name == "check" else "judgement"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -9,6 +9,7 @@ import inspect
 import math
 import operator
 import types
+from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import sympy
 from metacount.algebra.exact import value_at
 from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import MAX_BITS, read
-from metacount.check.comparison import Theirs, count_of, of_the_run, small_cases, tried_at
+from metacount.check.comparison import Evidence, Theirs, count_of, of_the_run, small_cases
 from metacount.check.letters import Asked, Code, Letter, Session
 from metacount.check.names import Vocabulary, numbers_of, structure_of
 from metacount.check.sizes import places
@@ -26,7 +27,6 @@ from metacount.errors import InputError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from metacount.check.comparison import Tried
     from metacount.check.sizes import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
@@ -37,73 +37,60 @@ class Arguments:
 
     def __init__(self, function: Callable[..., object], words: Vocabulary, name: str) -> None:
         self.words, self.notes = words, list[str]()
+        self.sizes: dict[str, sympy.Expr] = {}
         self.fixed: dict[str, object] = {}
         self.object: str | None = None
         self.known: dict[str, object] = {}  # what names asked of the object mean
         try:
-            parameters = inspect.signature(function).parameters
+            parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise InputError(f"{name}: its arguments cannot be seen; write it in Python") from None
-        wanted = []
-        for argument in parameters.values():
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        wanted = [argument for argument in parameters if argument.kind not in several]
+        sizes = [argument.name for argument in wanted if words.knows(argument.name)]
+        for argument in wanted:
             optional = argument.default is not argument.empty
-            if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
-                continue
             if argument.kind is argument.POSITIONAL_ONLY:
                 raise InputError(
                     f"{name}: {argument.name} can only be given by position; leave the / out"
                 )
             if argument.name in OBJECTS and not optional:
                 if self.object is not None:
-                    raise InputError(
-                        f"{name}: takes two objects, {self.object} and "
-                        f"{argument.name}; one is enough"
-                    )
+                    both = f"{self.object} and {argument.name}"
+                    raise InputError(f"{name}: takes two objects, {both}; one is enough")
                 self.object = argument.name
-            elif words.knows(argument.name):
-                wanted.append((argument.name, optional, argument.default))
-            elif (found := self.structure(argument.name)) is not None:
-                self.fixed[argument.name] = found[0]
-            elif optional:
-                self.notes.append(f"{argument.name} keeps its default, {shown(argument.default)}")
-            else:
-                self._unknown(argument.name, name)
-        self.sizes = self._sizes(wanted, name)
+                continue
+            try:
+                self._give(argument.name, sizes)
+            except InputError as error:
+                if not optional:
+                    raise InputError(f"{name}: the argument {error}") from None
+                self.note(f"{argument.name} keeps its default, {shown(argument.default)}")
         self.notes += words.notes
 
-    def _unknown(self, argument: str, name: str) -> None:
-        try:
-            self.words.meanings([argument])
-        except InputError as error:
-            raise InputError(f"{name}: the argument {error}") from None
-
-    def _sizes(self, wanted: list[tuple[str, bool, object]], name: str) -> dict[str, object]:
-        found, names = {}, [argument for argument, _, _ in wanted]
-        for argument, optional, default in wanted:
-            try:
-                # all names together: what one of them means may settle another
-                found[argument] = self.words.meanings([*names])[argument]
-            except InputError:
-                try:
-                    found[argument] = self.words.meanings([argument])[argument]
-                except InputError as error:
-                    if not optional:
-                        raise InputError(f"{name}: the argument {error}") from None
-                    self.note(f"{argument} keeps its default, {shown(default)}")
-        return found
+    def _give(self, argument: str, sizes: list[str]) -> None:
+        if argument not in sizes and (value := self.structure(argument)) is not None:
+            self.fixed[argument] = value[0]
+            return
+        with suppress(InputError):
+            # all names together: what one of them means may settle another
+            if argument in sizes:
+                self.sizes[argument] = self.words.meanings(sizes)[argument]
+                return
+        self.sizes[argument] = self.words.meanings([argument])[argument]
 
     def structure(self, name: str) -> tuple[object] | None:
         """Look up a value that is not a size: a key of the model's config, or a field of ours."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
-        found = structure_of(self.words.spec, name)
+        value = structure_of(self.words.spec, name)
         biases = [b for b in "qkvo" if getattr(self.words.spec, f"{b}_bias")]
-        if found is not None and "bias" in name and 0 < len(biases) < 4:
+        if value is not None and "bias" in name and 0 < len(biases) < 4:
             self.note(
-                f"{name} is given as {found[0]}: {self.words.model} has biases on "
+                f"{name} is given as {value[0]}: {self.words.model} has biases on "
                 f"{', '.join(biases)} only"
             )
-        return found
+        return value
 
     def note(self, text: str) -> None:
         """Remember something worth saying, once."""
@@ -136,29 +123,25 @@ class Arguments:
         return {a for expr in exprs for a in getattr(expr, "free_symbols", ())}
 
     def asked(self, name: str) -> object:
-        """Return what the object means by `name`:
-        an expression, or a 1-tuple of a value that is not a size.
-        """
+        """Return what the object means by `name`: an expression, or a tuple of a value."""
         if name not in self.known:
             self.known[name] = self._meaning(name)
         return self.known[name]
 
     def _meaning(self, name: str) -> object:
-        words = self.words
-        if not words.knows(name):
-            found = self.structure(name)
-            if found is not None:
-                return found
+        is_size = self.words.knows(name)
+        if not is_size and (value := self.structure(name)) is not None:
+            return value
         try:
-            meaning = words.meanings([name])[name]
+            meaning = self.words.meanings([name])[name]
         except InputError as error:
-            if not words.knows(name):
+            if not is_size:
                 self.note(
                     f"the function asks for {shown(name)}, which is not known here: where it "
                     "has a default of its own, that is taken"
                 )
             return error
-        for note in words.notes:
+        for note in self.words.notes:
             self.note(note)
         return meaning
 
@@ -172,19 +155,24 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
     def size(name: object) -> object:
         if not isinstance(name, str):
             raise KeyError(name)
-        found = arguments.asked(name)
-        if isinstance(found, InputError):
-            raise KeyError(str(found))
-        return found[0] if isinstance(found, tuple) else of(found)
+        meaning = arguments.asked(name)
+        if isinstance(meaning, InputError):
+            raise KeyError(str(meaning))
+        return meaning[0] if isinstance(meaning, tuple) else of(meaning)
+
+    def get(name: object, default: object = None) -> object:
+        """Return the size `name`, or `default` where the model has none."""
+        try:
+            return size(name)
+        except KeyError:
+            return default
 
     class Config:
         __slots__ = ()
 
         def __getattribute__(self, name: str) -> object:
-            if name == "get":
-                return get
-            if name == "__class__":
-                return Config
+            if name in ("get", "__class__"):
+                return get if name == "get" else Config
             try:
                 return size(name)
             except KeyError as error:
@@ -194,84 +182,49 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
             return size(name)
 
         def __contains__(self, name: str) -> bool:
-            return has(name)
+            return get(name, size) is not size
 
         def __iter__(self) -> Iterator[str]:
             raise TypeError("its sizes have many spellings: ask for one by name")
-
-    def has(name: str) -> bool:
-        try:
-            size(name)
-        except KeyError:
-            return False
-        return True
-
-    def get(name: str, default: object = None) -> object:
-        """Return the size `name`, or `default` where the model has none."""
-        try:
-            return size(name)
-        except KeyError:
-            return default
 
     return Config()
 
 
 FOR_TRIALS = 0.4  # share of the time that other sizes may take
 FOR_LETTERS = 0.2
-FOR_WORDS = 60  # small sizes at which a wrong function is called, to find the mistake
 EXACT_FLOATS = 2**53  # a float holds every whole number up to here
 LARGEST = 2**MAX_BITS
 FLOATS = "the function returns floats; they are exact for whole numbers up to 2^53 only"
 
 
-class Answer:
-    """What a function gave: an expression where it took letters, and numbers at many sizes.
-
-    `cases` are small sizes, for the words about a wrong function; `tried` is the comparison at
-    other sizes of one that is right here.
-    """
-
-    def __init__(self, value: Fraction, notes: list[str]) -> None:
-        self.text: str | None = None
-        self.unsure: str | None = None  # why letters, though they agree, do not decide
-        self.value, self.notes = value, notes
-        self.cases: list[tuple[Case, Fraction]] = []
-        self.tried: Tried | None = None
-
-
 def ask(
     function: Callable[..., object], case: Case, words: Vocabulary, name: str, *, seconds: float
-) -> Answer:
+) -> Evidence:
     """Call `function` with letters, at the model's sizes and at others; `name` is for messages."""
     arguments = Arguments(function, words, name)
-    answer = Answer(Fraction(0), arguments.notes)
-    answer.value = _number(_called(function, arguments.at(case), name), name, answer.notes)
+    notes = arguments.notes
+    evidence = Evidence(_number(_called(function, arguments.at(case), name), name, notes), notes)
     code = Code(function)
-    theirs = _in_letters(function, arguments, code, answer, seconds * FOR_LETTERS)
+    theirs = _in_letters(function, arguments, code, evidence, seconds * FOR_LETTERS)
 
     def value(other: Case) -> Fraction | None:
         """Return the exact value of the function; None where a float cannot be exact."""
         given = _called(function, arguments.at(other), name)
-        found = _number(given, name, answer.notes)
-        return None if isinstance(given, float) and abs(found) > EXACT_FLOATS else found
+        number = _number(given, name, notes)
+        return None if isinstance(given, float) and abs(number) > EXACT_FLOATS else number
 
-    right = answer.value == count_of(*case, words.quantity)
-    if right:
+    late, used = passed(seconds * FOR_TRIALS), arguments.used()
+    if evidence.value == count_of(*case, words.quantity):
         gaps = () if theirs is None else theirs.gaps()
-        others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, arguments.used()))
-        late = passed(seconds * FOR_TRIALS)
-        answer.tried = tried_at(others, value, case, words.quantity, late)
-        values = [(case, answer.value), *answer.tried.answered]
+        others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, used))
+        values = evidence.try_others(others, value, case, words.quantity, late)
     else:
-        late = passed(seconds * FOR_TRIALS)
-        answer.cases = small_cases(case, value, FOR_WORDS, late, arguments.used())
-        values = [(case, answer.value), *answer.cases]
-    if theirs is not None:
-        if all(theirs.value(other) == given for other, given in values):
-            answer.text = theirs.text
-        else:
-            answer.unsure = "letters and numbers take different ways through it"
-    return answer
+        values = evidence.cases = small_cases(case, value, late, used)
+    values = [(case, evidence.value), *values]
+    if theirs is not None and any(theirs.value(other) != given for other, given in values):
+        evidence.unsure = "letters and numbers take different ways through it"
+        evidence.text = None
+    return evidence
 
 
 def _called(function: Callable[..., object], arguments: dict[str, object], name: str) -> object:
@@ -325,7 +278,7 @@ def _in_letters(
     function: Callable[..., object],
     arguments: Arguments,
     code: Code,
-    answer: Answer,
+    evidence: Evidence,
     seconds: float,
 ) -> Theirs | None:
     """Return what the function makes of letters; None, and why, where numbers must decide."""
@@ -333,24 +286,25 @@ def _in_letters(
     try:
         with limited(seconds):
             given = _taking_letters(function, session, code)(**arguments.in_letters(session))
-            formula = read(session.text(given))
-            names = arguments.words.meanings(formula.names)
+            text = session.text(given)
+            formula = read(text)
+            theirs = Theirs(formula.tree, arguments.words.meanings(formula.names))
     except TooLong:
-        answer.unsure = f"it takes more than {seconds:g} s with letters for sizes"
+        evidence.unsure = f"it takes more than {seconds:g} s with letters for sizes"
         return None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # int(), a comparison, its own check of what it was given
         if not session.asked and not isinstance(error, Asked):
-            answer.unsure = f"it raises {type(error).__name__} with letters for sizes"
+            evidence.unsure = f"it raises {type(error).__name__} with letters for sizes"
             return None
     if session.asked:  # also where the function caught what ends the call
-        answer.unsure = f"it asks a size {session.asked[0]}"
+        evidence.unsure = f"it asks a size {session.asked[0]}"
         return None
-    answer.unsure = code.why
+    evidence.text, evidence.unsure = text, code.why
     if session.rounds and code.why is None:
-        answer.unsure = "it divides, and floats are rounded"
-    return Theirs(formula.tree, names, session.text(given))
+        evidence.unsure = "it divides, and floats are rounded"
+    return theirs
 
 
 def _taking_letters(
@@ -388,7 +342,7 @@ def _either(plain: Callable[..., object], session: Session) -> Callable[..., obj
     def choose(*values: object, **options: object) -> object:
         letters = not options and any(type(value) is Letter for value in values)
         if letters and len(values) > 1:
-            return session.choose(plain.__name__, values)
+            return session.called(plain.__name__, *values)
         return plain(*values, **options)
 
     return choose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -12,10 +13,11 @@ import sympy
 
 from metacount.algebra.exact import is_zero, value_at
 from metacount.algebra.limits import passed
-from metacount.algebra.text import at, crossings, literals
+from metacount.algebra.text import at, crossings, in_letters, literals, simplest
+from metacount.check.judgement import HERE, TRIED, UNTRIED
 from metacount.check.names import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.check.sizes import Gap, alike, places, random_cases, shrunk, sizes_of
-from metacount.errors import InputError, SpecError
+from metacount.check.sizes import Gap, alike, random_cases, shrunk, sizes_of
+from metacount.errors import InputError, SpecError, printable
 from metacount.figures import FIGURES
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.legend import WORKLOAD_TERMS
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from metacount.algebra.text import Node, Number
     from metacount.check.sizes import Case
+    from metacount.files import Json
 
 WORD = re.compile(r"[A-Za-z][A-Za-z_0-9]*")  # without the ² of S²
 
@@ -45,9 +48,7 @@ def condition(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str 
     None where four of them are not enough.
     """
     letters = sorted(difference.free_symbols, key=str)
-    relations = [*_calls(difference, numbers), *_products(letters, numbers)]
-    relations += [*_equals(letters, numbers), *_pins(letters, numbers)]
-    relations = relations[:MOST_RELATIONS]
+    relations = [*_calls(difference, numbers), *_equals(letters, numbers)][:MOST_RELATIONS]
     # a difference of zero stays zero at primes that keep the relations
     draw = random.Random(0)
     primes = dict(zip(letters, draw.sample(_PRIMES, len(letters)), strict=True))
@@ -63,18 +64,18 @@ _PRIMES = [p for p in range(101, 800) if all(p % n for n in range(2, 29))]
 
 def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for call in sorted(difference.atoms(sympy.Min, sympy.Max), key=str):
-        here = value_at(call, numbers)
+        now = value_at(call, numbers)
         for arg in call.args:
-            if value_at(arg, numbers) == here:
+            if value_at(arg, numbers) == now:
                 sign = "≤" if isinstance(call, sympy.Min) else "≥"
                 others = " and ".join(named(other) for other in call.args if other != arg)
                 yield f"{named(arg)} {sign} {others}", call, arg
     for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
         above, below = call.args[0].as_numer_denom()
-        here = value_at(call, numbers)
-        if isinstance(call, sympy.floor) and here == 0 <= value_at(call.args[0], numbers):
+        now = value_at(call, numbers)
+        if isinstance(call, sympy.floor) and now == 0 <= value_at(call.args[0], numbers):
             yield f"{named(above)} < {named(below)}", call, sympy.Integer(0)
-        if isinstance(call, sympy.ceiling) and here == 1:
+        if isinstance(call, sympy.ceiling) and now == 1:
             yield f"{named(above)} ≤ {named(below)}", call, sympy.Integer(1)
         if value_at(call.args[0], numbers) == value_at(call, numbers):
             _, below = call.args[0].as_numer_denom()
@@ -82,13 +83,11 @@ def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterato
                 yield f"{named(call.args[0])} is whole", call, call.args[0]
 
 
-def _products(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    """Yield what sizes are equal to: products, others, multiples of others, numbers."""
     heads, width, d = LETTERS["n_heads"], LETTERS["head_dim"], LETTERS["d_model"]
     if d in letters and width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         yield f"{named(heads * width)} = {named(d)}", d, heads * width
-
-
-def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for a, b in combinations(letters, 2):
         if numbers[a] == numbers[b]:
             yield f"{named(a)} = {named(b)}", a, b
@@ -96,9 +95,6 @@ def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Ite
             if numbers[small] > 8 and numbers[large] in [n * numbers[small] for n in RATIOS]:
                 n = numbers[large] // numbers[small]
                 yield f"{named(large)} = {named(n * small)}", large, n * small
-
-
-def _pins(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for letter in sorted(letters, key=lambda a: numbers[a]):
         yield f"{named(letter)} = {numbers[letter]}", letter, sympy.Integer(numbers[letter])
 
@@ -150,8 +146,6 @@ def named(expr: sympy.Expr) -> str:
     >>> named(2 * LETTERS["d_model"] ** 2 + 1)
     '2·d_model² + 1'
     """
-    from metacount.algebra.text import in_letters
-
     return WORD.sub(lambda letter: NAMES.get(letter[0], letter[0]), in_letters(expr))
 
 
@@ -190,34 +184,23 @@ class Truth:
         used = {letter.name for letter in letters | self.expr.free_symbols}
         return tuple(name for letter, name in NAMES.items() if letter in used)
 
-    def rules(self) -> Mapping[sympy.Expr, sympy.Expr]:
-        """Return what the spec's rules say of sizes,
-        as a product in a letter's place: h = h_kv·g.
+    def rules(self) -> dict[sympy.Expr, tuple[str, sympy.Expr]]:
+        """Return what the spec's rules say of sizes: what a letter is a multiple of, in words, and
+        a product in its place, as h = h_kv·g.
         """
-        found = {}
-        groups = [("n_heads", "n_kv_heads"), ("n_experts", "n_groups")]
-        for whole, part in groups:
-            if getattr(self.spec, whole) and getattr(self.spec, part):
-                found[LETTERS[whole]] = LETTERS[part] * _positive(f"{whole} / {part}")
-        for name, n in self._multiples():
-            found[LETTERS[name]] = n * _positive(f"{name} / {n}")
-        return found
-
-    def _multiples(self) -> list[tuple[str, int]]:
-        spec = self.spec
+        spec, even = self.spec, ""
         if spec.attention == "mla":
-            return [("qk_rope_head_dim", 2)]
-        found = []
-        if spec.position == "rope":
-            found.append(("head_dim" if spec.rotary_dim is None else "rotary_dim", 2))
-        return found
-
-
-def _positive(name: str) -> sympy.Expr:
-    return sympy.Dummy(name, integer=True, positive=True)
-
-
-TO_SHRINK = 1  # seconds for making a counterexample small
+            even = "qk_rope_head_dim"
+        elif spec.position == "rope":
+            even = "head_dim" if spec.rotary_dim is None else "rotary_dim"
+        rules = {LETTERS[even]: ("2", sympy.Integer(2))} if even else {}
+        for size, part in (("n_heads", "n_kv_heads"), ("n_experts", "n_groups")):
+            if getattr(spec, size) and getattr(spec, part):
+                rules[LETTERS[size]] = part, LETTERS[part]
+        return {
+            letter: (words, part * sympy.Dummy(f"{letter} / {words}", integer=True, positive=True))
+            for letter, (words, part) in rules.items()
+        }
 
 
 RUN = {*(LETTERS[term.name] for term in WORKLOAD_TERMS), BYTES_LETTER}
@@ -231,8 +214,10 @@ def of_the_run(quantity: str, used: set[sympy.Expr]) -> bool:
 class Theirs:
     """A formula that was read: its tree, and the expression that each name stands for."""
 
-    def __init__(self, tree: Node, names: Mapping[str, sympy.Expr], text: str) -> None:
-        self.tree, self.names, self.text = tree, names, text
+    def __init__(self, tree: Node, names: Mapping[str, sympy.Expr]) -> None:
+        self.tree, self.names = tree, names
+        self.literals = literals(tree)
+        self.used = {a for expr in names.values() for a in expr.free_symbols}
 
     def value(self, case: Case) -> Fraction:
         """Evaluate the formula exactly at the sizes of `case`."""
@@ -244,120 +229,142 @@ class Theirs:
             numbers[LETTERS[name]] = size
             if name == "seq_len":
                 numbers[LETTERS["kv_len"]] = size
-        return {name: _plain(value_at(expr, numbers)) for name, expr in self.names.items()}
-
-    def literals(self) -> tuple[Fraction, ...]:
-        """Return the numbers that stand in the formula."""
-        return literals(self.tree)
+        return {name: simplest(value_at(expr, numbers)) for name, expr in self.names.items()}
 
     def gaps(self) -> list[Gap]:
         """Return the differences whose sign decides what min, max, // and % come to."""
-        return [Gap(self._names(a, b), self._gap(a, b)) for a, b in crossings(self.tree)]
 
-    def _names(self, *nodes: Node) -> tuple[str, ...]:
-        """Name the sizes in some parts of the formula, in our names."""
-        words = {step.word for node in nodes for step in node.steps() if step.kind == "name"}
-        letters = {a for word in words for a in self.names[word].free_symbols}
-        ours = {NAMES[a.name] for a in letters}
-        return tuple(sorted("seq_len" if name == "kv_len" else name for name in ours))
+        def gap(a: Node, b: Node) -> Gap:
+            def value(case: Case, changes: dict[str, int]) -> Fraction:
+                numbers = self._numbers(case, changes)
+                return Fraction(at(a, numbers) - at(b, numbers))
 
-    def places(self, case: Case, quantity: str) -> list[Case]:
-        """Choose where to compare the formula with the count, where letters do not decide."""
-        used = {a for expr in self.names.values() for a in expr.free_symbols}
-        return places(case, self.literals(), self.gaps(), run=of_the_run(quantity, used))
+            words = {step.word for node in (a, b) for step in node.steps() if step.kind == "name"}
+            sizes = {NAMES[letter.name] for w in words for letter in self.names[w].free_symbols}
+            ours = {"seq_len" if name == "kv_len" else name for name in sizes}
+            return Gap(tuple(sorted(ours)), value)
 
-    def _gap(self, a: Node, b: Node) -> Callable[[Case, dict[str, int]], Fraction]:
-        def gap(case: Case, changes: dict[str, int]) -> Fraction:
-            numbers = self._numbers(case, changes)
-            return Fraction(at(a, numbers) - at(b, numbers))
-
-        return gap
+        return [gap(a, b) for a, b in crossings(self.tree)]
 
 
-def _plain(value: Fraction) -> Number:
-    return value.numerator if value.denominator == 1 else value
+class Evidence:
+    """What is known of a formula, or a function, by numbers: its value at the model's sizes; where
+    that is right, how it compares at others; where it is wrong, its values at small ones (`cases`).
 
-
-# What of a `Tried` one process sends to another as it is.
-TRIED_AS_DATA = ("planned", "compared", "raised", "inexact", "late", "fixed")
-
-
-class Tried:
-    """A comparison at other sizes: how many were planned, compared, and refused with an error.
-
-    `small` is where the two differ, made small; `fixed` the sizes at which alone it gave an answer,
-    though others were tried; `late` says that the time ran out.
+    Of so many `planned` others some were `compared`, and at some it `raised` an error or gave an
+    `inexact` float. `differs` is where the two differ, made small; `fixed` the sizes at which alone
+    it gave an answer, though others were tried; `late` says that the time ran out. `text` is what a
+    function makes of letters, and `unsure` why letters, though they agree, do not decide.
     """
 
-    def __init__(self, planned: int) -> None:
-        self.planned, self.compared, self.raised, self.inexact = planned, 0, 0, 0
-        self.late = False
-        self.small: tuple[Case, Fraction] | None = None
+    def __init__(self, value: Fraction, notes: list[str]) -> None:
+        self.value, self.notes = value, notes
+        self.text: str | None = None
+        self.unsure: str | None = None
+        self.cases: list[tuple[Case, Fraction]] = []
+        self.planned = self.compared = self.raised = self.inexact = 0
+        self.is_compared = self.late = False
+        self.differs: tuple[Case, Fraction] | None = None
         self.fixed: dict[str, int] = {}
-        self.answered: list[tuple[Case, Fraction]] = []
-
-    def notes(self) -> list[str]:
-        """Say what of the planned comparison was not done, and why."""
-        said = []
-        done = self.compared + self.raised + self.inexact
-        if self.raised:
-            said.append(f"at {self.raised} of {done} other sizes the formula gives an error")
-        if self.inexact:
-            said.append(
-                f"at {self.inexact} of {done} other sizes it gives a float beyond 2^53, "
-                "which cannot be compared"
-            )
-        if self.late:
-            said.append(
-                f"the time ran out: {self.planned} other sizes were planned, {done} tried; "
-                "--timeout gives it more"
-            )
-        return said
 
     @property
-    def complete(self) -> bool:
-        """Whether all that was planned was compared."""
-        return self.compared == self.planned
+    def is_sure(self) -> bool:
+        """Whether all that was planned was compared, and nothing makes letters unsure."""
+        return self.is_compared and self.compared == self.planned and self.unsure is None
 
+    @property
+    def verdict(self) -> str:
+        """The verdict on what is right at the model's sizes."""
+        if self.differs is not None or (self.fixed and self.compared):
+            return HERE
+        return TRIED if self.compared else UNTRIED
 
-def tried_at(
-    others: Iterable[Case],
-    value: Callable[[Case], Fraction | None],
-    case: Case,
-    quantity: str,
-    late: Callable[[], bool],
-) -> Tried:
-    """Compare `value` with the count at `others`, up to the first difference or until `late`."""
-    others = [_comparable(other, case, quantity) for other in others]
-    found = Tried(len(others))
-    seen: dict[str, set[int]] = {}
-    given_at: dict[str, set[int]] = {}
-    for other in others:
-        if late():
-            found.late = True
-            break
-        _add(seen, other)
-        try:
-            given = value(other)
-        except (InputError, ZeroDivisionError):
-            found.raised += 1
-            continue
-        _add(given_at, other)
-        if given is None:
-            found.inexact += 1
-            continue
-        found.compared += 1
-        found.answered.append((other, given))
-        if given != count_of(*other, quantity):
-            found.small = _smallest(other, given, value, quantity)
-            return found
-    if found.raised:
-        found.fixed = {
-            name: size
-            for name, size in sizes_of(case).items()
-            if seen.get(name, set()) - {size} and not given_at.get(name, set()) - {size}
+    @property
+    def condition(self) -> str | None:
+        """Where it is right, if it gives an error elsewhere."""
+        if not self.fixed or not self.compared:
+            return None
+        sizes = " and ".join(f"{name} = {size}" for name, size in self.fixed.items())
+        return f"{sizes} (it gives an error at all others that were tried)"
+
+    def undecided(self) -> list[str]:
+        """Say why equal numbers are not called equal for all sizes."""
+        return [] if self.unsure is None else [f"not decided for all sizes: {self.unsure}"]
+
+    def not_compared(self) -> list[str]:
+        """Say what of the planned comparison was not done, and why."""
+        done = self.compared + self.raised + self.inexact
+        where = f"of {done} other sizes"
+        notes = {
+            f"at {self.raised} {where} the formula gives an error": self.raised,
+            f"at {self.inexact} {where} it gives a float beyond 2^53, which cannot be "
+            "compared": self.inexact,
+            f"the time ran out: {self.planned} other sizes were planned, {done} tried; "
+            "--timeout gives it more": self.late,
         }
-    return found
+        return [note for note, holds in notes.items() if holds]
+
+    def try_others(
+        self,
+        others: Iterable[Case],
+        value: Callable[[Case], Fraction | None],
+        case: Case,
+        quantity: str,
+        late: Callable[[], bool],
+    ) -> list[tuple[Case, Fraction]]:
+        """Compare up to the first difference or until `late`; return what `value` gave."""
+        others = [_comparable(other, case, quantity) for other in others]
+        self.planned, self.is_compared = len(others), True
+        given_at: list[tuple[Case, Fraction]] = []
+        tried, answered = list[dict[str, int]](), list[dict[str, int]]()
+        for other in others:
+            if late():
+                self.late = True
+                break
+            tried.append(sizes_of(other))
+            try:
+                given = value(other)
+            except (InputError, ZeroDivisionError):
+                self.raised += 1
+                continue
+            answered.append(tried[-1])
+            if given is None:
+                self.inexact += 1
+                continue
+            self.compared += 1
+            given_at.append((other, given))
+            if given != count_of(*other, quantity):
+                self.differs = _smallest(other, given, value, quantity)
+                return given_at
+        if self.raised:
+            self.fixed = {
+                name: size
+                for name, size in sizes_of(case).items()
+                if any(sizes.get(name, size) != size for sizes in tried)
+                and all(sizes.get(name, size) == size for sizes in answered)
+            }
+        return given_at
+
+    def to_data(self) -> Json:
+        """Convert it to what a process can send to another."""
+        data: Json = {**vars(self), "value": str(self.value)}
+        cases = [self.differs] if self.differs is not None else self.cases
+        data["cases"] = [[*(side.to_dict() for side in case), str(n)] for case, n in cases]
+        return {**data, "differs": self.differs is not None}
+
+    @classmethod
+    def from_data(cls, data: Json, like: ModelSpec) -> Evidence:
+        """Read what `to_data` gave, of models of the structure of `like`."""
+        evidence = cls(Fraction(data["value"]), [printable(note) for note in data["notes"]])
+        for name in vars(evidence).keys() - {"value", "notes"}:
+            setattr(evidence, name, data[name])
+        # unchecked, as it was sent: it may have sizes that no rule of ours allows
+        evidence.cases = [
+            ((like.substituted(**spec), Workload(**workload)), Fraction(value))
+            for spec, workload, value in data["cases"]
+        ]
+        evidence.differs = evidence.cases.pop() if data["differs"] else None
+        return evidence
 
 
 def _comparable(other: Case, case: Case, quantity: str) -> Case:
@@ -367,10 +374,12 @@ def _comparable(other: Case, case: Case, quantity: str) -> Case:
     return other[0], Workload(**{**other[1].to_dict(), "dtype": case[1].dtype})
 
 
+SMALL_CASES = 60  # small sizes at which a wrong formula is evaluated, to find the mistake
+
+
 def small_cases(
     case: Case,
     value: Callable[[Case], Fraction | None],
-    most: int,
     late: Callable[[], bool],
     used: set[sympy.Symbol],
 ) -> list[tuple[Case, Fraction]]:
@@ -379,40 +388,29 @@ def small_cases(
     What of a run it does not use stays as it is: a number may stand for it. In every second case
     those sizes are equal that are equal in the model.
     """
-    kept = {"batch_size": LETTERS["batch_size"], "dtype": BYTES_LETTER}
-    run = {name: getattr(case[1], name) for name, letter in kept.items() if letter not in used}
+    fixed = {"batch_size": LETTERS["batch_size"], "dtype": BYTES_LETTER}
+    run = {name: getattr(case[1], name) for name, letter in fixed.items() if letter not in used}
     if not used & {LETTERS["seq_len"], LETTERS["kv_len"]}:
         run["seq_len"] = case[1].seq_len
-    found = []
-    for i, (spec, workload) in enumerate(random_cases(*case, most)):
-        if i % 2:
-            try:
-                spec = alike(case[0], spec)
-            except SpecError:
-                continue
-        other = spec, Workload(**{**workload.to_dict(), **run})
+    cases: list[tuple[Case, Fraction]] = []
+    for i, (spec, workload) in enumerate(random_cases(*case, SMALL_CASES)):
         if late():
             break
-        try:
-            given = value(other)
-        except (InputError, ZeroDivisionError):
-            continue
-        if given is not None:
-            found.append((other, given))
-    return found
+        with suppress(InputError, SpecError, ZeroDivisionError):
+            spec = alike(case[0], spec) if i % 2 else spec
+            other = spec, Workload(**{**workload.to_dict(), **run})
+            if (given := value(other)) is not None:
+                cases.append((other, given))
+    return cases
 
 
-def _add(values: dict[str, set[int]], case: Case) -> None:
-    for name, size in sizes_of(case).items():
-        values.setdefault(name, set()).add(size)
+TO_SHRINK = 1  # seconds for making a counterexample small
 
 
 def _smallest(
     case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
 ) -> tuple[Case, Fraction]:
-    """Make the case small while the formula is wrong there;
-    return it and what the formula gives.
-    """
+    """Make the case small while the formula is wrong there; return it, and what that gives."""
     late = passed(TO_SHRINK)
     last = case, given
 
@@ -420,14 +418,12 @@ def _smallest(
         nonlocal last
         if late() or other != _comparable(other, case, quantity):
             return False
-        try:
-            found = value(other)
-        except (InputError, ZeroDivisionError):
-            return False
-        if found is None or found == count_of(*other, quantity):
-            return False
-        last = other, found
-        return True
+        with suppress(InputError, ZeroDivisionError):
+            now = value(other)
+            if now is not None and now != count_of(*other, quantity):
+                last = other, now
+                return True
+        return False
 
     shrunk(case, differs)
     return last

@@ -82,32 +82,25 @@ class Judgement:
         """The letters of both sides, each with the size that it stands for."""
         from metacount.check.names import NAMES
 
-        used = {
-            a.name
-            for side in (self.theirs, self.ours)
-            if side is not None
-            for a in side.free_symbols
-        }
+        sides = [side for side in (self.theirs, self.ours) if side is not None]
+        used = {letter.name for side in sides for letter in side.free_symbols}
         return {letter: name for letter, name in NAMES.items() if letter in used}
 
     def to_dict(self) -> Json:
-        """Convert the judgement to plain data: expressions as text in letters, fractions as text
-        where they are no ints.
-        """
-        return {key: _plain(getattr(self, key)) for key in KEYS.split()}
-
-
-KEYS = (  # in the order in which they are written
-    "verdict holds quantity model structure rests_on free letters theirs ours difference "
-    "theirs_value ours_value difference_value terms condition counterexample tried planned notes"
-)
+        """Convert to plain data: expressions, and fractions that are no ints, as text."""
+        keys = (  # in the order in which they are written
+            "verdict holds quantity model structure rests_on free letters theirs ours difference "
+            "theirs_value ours_value difference_value terms condition counterexample tried planned "
+            "notes"
+        )
+        return {key: _plain(getattr(self, key)) for key in keys.split()}
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Term | Counterexample):
-        return {name: _plain(one) for name, one in vars(value).items()}
+        return {name: _plain(item) for name, item in vars(value).items()}
     if isinstance(value, Fraction) and value.denominator == 1:
         return int(value)
     return value if isinstance(value, str | int | dict | None) else str(value)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from metacount.algebra.text import MAX_LENGTH
 from metacount.errors import MAX_DIGITS
-from metacount.huggingface.config.keys import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,36 +38,31 @@ class Session:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.floats = self.rounds = False
+        self.rounds = False
 
     def ask(self, what: str) -> NoReturn:
         """End the call, and remember why."""
         self.asked.append(what)
         raise Asked(what)
 
-    def letter(self, text: str) -> Letter:
-        """Make a letter that stands for the expression `text`."""
-        return _letter(self, text, ATOM if text.isidentifier() or text.isdigit() else SUM)
+    def letter(self, text: str, level: int | None = None) -> Letter:
+        """Make a letter that stands for the expression `text`, which holds together so tightly."""
+        if len(text) > MAX_LENGTH:
+            self.ask("for more than can be written down")
+        if level is None:
+            level = ATOM if text.isidentifier() or text.isdigit() else SUM
+        made = object.__new__(Letter)
+        for name, value in (("session", self), ("text", text), ("level", level)):
+            object.__setattr__(made, name, value)
+        return made
 
-    def text(self, value: object) -> str:
-        """Write what was made of the letters as text;
-        ask, which ends the call, where it is no arithmetic.
+    def text(self, value: object, level: int = SUM) -> str:
+        """Write what was made of the letters as text, in parentheses where it holds together less
+        tightly than `level`; ask, which ends the call, where it is no arithmetic.
         """
-        return self._operand(value)[0]
-
-    def choose(self, name: str, values: tuple[object, ...]) -> Letter:
-        """Make a letter of the min or max of letters and numbers."""
-        texts = [self._operand(value)[0] for value in values]
-        whole = texts[0]
-        for text in texts[1:]:
-            whole = f"{name}({whole}, {text})"
-        return _letter(self, whole, ATOM)
-
-    def _operand(self, value: object) -> tuple[str, int]:
-        """Return the text of an operand, and how tightly it holds together."""
         if type(value) is Letter:
             text: str = object.__getattribute__(value, "text")
-            return text, object.__getattribute__(value, "level")
+            return text if object.__getattribute__(value, "level") >= level else f"({text})"
         if type(value) is bool or type(value) is int:
             number = Fraction(int(value))
         elif type(value) is Fraction:
@@ -79,14 +73,11 @@ class Session:
             self.ask(f"for arithmetic with a {type(value).__name__}")
         if max(abs(number.numerator), number.denominator) >= 10**MAX_DIGITS:
             self.ask("for arithmetic with a number of too many digits")
-        if number < 0:
-            return f"(-{-number})", ATOM
-        return (str(number), ATOM) if number.denominator == 1 else (f"({number})", ATOM)
+        return f"({number})" if number < 0 or number.denominator != 1 else str(number)
 
     def _meant(self, value: float) -> Fraction:
         if value != value or abs(value) > 2**53:
             self.ask(f"for arithmetic with {value}")
-        self.floats = True
         exact = Fraction(value)
         if exact.denominator <= MEANT:
             return exact
@@ -96,42 +87,31 @@ class Session:
         self.rounds = True
         return fraction
 
-    def joined(self, sign: str, level: int, left: object, right: object) -> Letter:
+    def called(self, name: str, *values: object) -> Letter:
+        """Make a letter of the floor, ceil, min or max of letters and numbers."""
+        first, *others = map(self.text, values)
+        text = first if others else f"{name}({first})"
+        for other in others:
+            text = f"{name}({text}, {other})"
+        return self.letter(text, ATOM)
+
+    def joined(self, sign: str, left: object, right: object) -> Letter:
         """Join `left` and `right` with a sign between them."""
-        (a, tight), (b, other) = self._operand(left), self._operand(right)
+        level = SUM if sign in "+-" else PRODUCT
         if sign == "/":  # for which Python makes a float, exact by a power of two
-            self.floats = True
-            exact = type(right) is int and right > 0 and right & (right - 1) == 0
-            self.rounds = self.rounds or not exact
-        a = a if tight >= level else f"({a})"
+            self.rounds |= not (type(right) is int and right > 0 and right & (right - 1) == 0)
         # a + (b - c) may be read from the left; a - (b - c), a * (b % c) must not be
-        loose = other >= level if sign == "+" else other > level
-        return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
-
-    def whole(self, name: str, value: object) -> Letter:
-        """Make a letter of the floor or ceil of a value."""
-        return _letter(self, f"{name}({self._operand(value)[0]})", ATOM)
-
-
-def _letter(session: Session, text: str, level: int) -> Letter:
-    if len(text) > MAX_LENGTH:
-        session.ask("for more than can be written down")
-    made = object.__new__(Letter)
-    for name, value in (("session", session), ("text", text), ("level", level)):
-        object.__setattr__(made, name, value)
-    return made
+        after = self.text(right, level if sign == "+" else level + 1)
+        return self.letter(f"{self.text(left, level)} {sign} {after}", level)
 
 
 def _session(letter: Letter) -> Session:
-    found: Session = object.__getattribute__(letter, "session")
-    return found
+    session: Session = object.__getattribute__(letter, "session")
+    return session
 
 
 def _question(what: str) -> Callable[..., NoReturn]:
-    def refuse(self: Letter, *_: object, **__: object) -> NoReturn:
-        _session(self).ask(what)
-
-    return refuse
+    return lambda letter, *_, **__: _session(letter).ask(what)
 
 
 class Letter:
@@ -146,52 +126,43 @@ class Letter:
         session = _session(self)
         if type(other) is not int or not 0 <= other <= MAX_EXPONENT or modulus is not None:
             session.ask("for a power that is no small whole number")
-        base, level = session._operand(self)
-        return _letter(session, f"{base if level == ATOM else f'({base})'}**{other}", POWER)
+        return session.letter(f"{session.text(self, ATOM)}**{other}", POWER)
 
     def __neg__(self) -> Letter:
-        session = _session(self)
-        text, level = session._operand(self)
-        return _letter(session, f"-{text if level >= POWER else f'({text})'}", SIGNED)
+        return _session(self).letter(f"-{_session(self).text(self, POWER)}", SIGNED)
 
     def __pos__(self) -> Letter:
         return self
 
     def __bool__(self) -> bool:
-        """Answer True for one size: a size that is 0 is structure, and no letter.
-        Of a sum it is a question.
-        """
-        session = _session(self)
-        text, _ = session._operand(self)
-        return text.isidentifier() or session.ask("whether it is 0")
+        """Answer True for one size, as 0 is structure; of a sum it is a question."""
+        return _session(self).text(self).isidentifier() or _session(self).ask("whether it is 0")
 
     def __floor__(self) -> Letter:
-        return _session(self).whole("floor", self)
+        return _session(self).called("floor", self)
 
     def __ceil__(self) -> Letter:
-        return _session(self).whole("ceil", self)
+        return _session(self).called("ceil", self)
 
 
-def _joining(sign: str, level: int, *, reflected: bool) -> Callable[[Letter, object], Letter]:
+def _joining(sign: str, *, reflected: bool) -> Callable[[Letter, object], Letter]:
     def join(self: Letter, other: object) -> Letter:
         left, right = (other, self) if reflected else (self, other)
-        return _session(self).joined(sign, level, left, right)
+        return _session(self).joined(sign, left, right)
 
     return join
 
 
 def _dividing(*, reflected: bool) -> Callable[[Letter, object], tuple[Letter, Letter]]:
-    quotient = _joining("//", PRODUCT, reflected=reflected)
-    rest = _joining("%", PRODUCT, reflected=reflected)
+    quotient, rest = (_joining(sign, reflected=reflected) for sign in ("//", "%"))
     return lambda self, other: (quotient(self, other), rest(self, other))
 
 
 JOINED = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
-for _reflected, _r in ((False, ""), (True, "r")):
+for _reflected in (False, True):
     for _name, _sign in JOINED.items():
-        _level = SUM if _sign in "+-" else PRODUCT
-        setattr(Letter, f"__{_r}{_name}__", _joining(_sign, _level, reflected=_reflected))
-    setattr(Letter, f"__{_r}divmod__", _dividing(reflected=_reflected))
+        setattr(Letter, f"__{'r' * _reflected}{_name}__", _joining(_sign, reflected=_reflected))
+    setattr(Letter, f"__{'r' * _reflected}divmod__", _dividing(reflected=_reflected))
 
 # What a letter is asked by each of these methods.
 QUESTIONS = {
@@ -227,7 +198,7 @@ MOST_NUMBERS = 400
 MOST_FUNCTIONS = 100
 DEEPEST = 4  # tables in tables
 
-HARMLESS = words(
+HARMLESS = (
     "abs all any bool dict divmod enumerate filter float format frozenset getattr hasattr hash int "
     "isinstance len list map max min pow print range repr reversed round set slice sorted str sum "
     "tuple zip"
@@ -357,16 +328,14 @@ def _of_a_constant(step: dis.Instruction | None) -> bool:
 
 
 def _harmless(value: object) -> bool:
-    name = getattr(value, "__name__", None)
-    if isinstance(value, type) and issubclass(value, BaseException):
+    if isinstance(value, type) and (issubclass(value, BaseException) or value is Fraction):
         return True
-    if isinstance(value, type) and value in (Fraction,):
-        return True
-    if getattr(builtins, str(name), None) is value:
-        return name in HARMLESS
+    name = _name_of(value)
+    if getattr(builtins, name, None) is value:
+        return name in HARMLESS.split()
     return isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
 
 
 def _name_of(value: object) -> str:
-    found = getattr(value, "__name__", None)
-    return found if isinstance(found, str) else f"a {type(value).__name__}"
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else f"a {type(value).__name__}"

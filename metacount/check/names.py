@@ -40,37 +40,29 @@ def _biased(spec: ModelSpec) -> bool:
 
 
 # Names that configs give to structural choices; our own fields stand in the legend.
+_CHOICES: dict[str, Callable[[ModelSpec], object]] = {
+    "attention_bias attn_bias use_attention_bias attn_qkv_bias": _biased,
+    "attention_out_bias attention_output_bias out_bias o_proj_bias": lambda spec: (
+        spec.o_bias or spec.mla_bias
+    ),
+    "use_bias bias add_bias_linear": lambda spec: _biased(spec) or spec.ffn_bias,
+    "use_qk_norm qk_norm qk_layernorm use_query_key_norm": lambda spec: (
+        spec.qk_norm not in ("none", "l2")
+    ),
+    "use_rmsnorm rmsnorm rms_norm": lambda spec: spec.norm == "rmsnorm",
+    "alibi use_alibi": lambda spec: spec.position == "alibi",
+    "use_rope rotary use_rotary": lambda spec: spec.position == "rope",
+    "parallel_attn use_parallel_residual parallel_residual": lambda spec: (
+        spec.norm_placement in ("parallel", "parallel_two")
+    ),
+    "is_encoder_decoder has_encoder": attrgetter("has_encoder"),
+    "is_moe use_moe": attrgetter("is_moe"),
+    "use_mla is_mla multi_latent_attention": lambda spec: spec.attention == "mla",
+    "use_sliding_window has_sliding_window": lambda spec: spec.window is not None,
+}
 STRUCTURE: dict[str, Callable[[ModelSpec], object]] = {
     **{word: attrgetter(field) for field, words in SWITCHES.items() for word in words},
-    **dict.fromkeys(
-        ("attention_bias", "attn_bias", "use_attention_bias", "attn_qkv_bias"), _biased
-    ),
-    **dict.fromkeys(
-        ("attention_out_bias", "attention_output_bias", "out_bias", "o_proj_bias"),
-        lambda spec: spec.o_bias or spec.mla_bias,
-    ),
-    **dict.fromkeys(
-        ("use_bias", "bias", "add_bias_linear"), lambda spec: _biased(spec) or spec.ffn_bias
-    ),
-    **dict.fromkeys(
-        ("use_qk_norm", "qk_norm", "qk_layernorm", "use_query_key_norm"),
-        lambda spec: spec.qk_norm not in ("none", "l2"),
-    ),
-    **dict.fromkeys(("use_rmsnorm", "rmsnorm", "rms_norm"), lambda spec: spec.norm == "rmsnorm"),
-    **dict.fromkeys(("alibi", "use_alibi"), lambda spec: spec.position == "alibi"),
-    **dict.fromkeys(("use_rope", "rotary", "use_rotary"), lambda spec: spec.position == "rope"),
-    **dict.fromkeys(
-        ("parallel_attn", "use_parallel_residual", "parallel_residual"),
-        lambda spec: spec.norm_placement in ("parallel", "parallel_two"),
-    ),
-    **dict.fromkeys(("is_encoder_decoder", "has_encoder"), lambda spec: spec.has_encoder),
-    **dict.fromkeys(("is_moe", "use_moe"), lambda spec: spec.is_moe),
-    **dict.fromkeys(
-        ("use_mla", "is_mla", "multi_latent_attention"), lambda spec: spec.attention == "mla"
-    ),
-    **dict.fromkeys(
-        ("use_sliding_window", "has_sliding_window"), lambda spec: spec.window is not None
-    ),
+    **{word: choice for words, choice in _CHOICES.items() for word in words.split()},
 }
 
 
@@ -196,8 +188,20 @@ ALSO = {
 # With D, the tokens of a run, N and P are the parameters of the model.
 FIELD = ("L", "D")
 PARAMS = ("N", "P")
+# Letters of Megatron's papers, where one of l, a and s, which are none of ours, stands.
+MEGATRON = {
+    **{"l": "n_layers", "L": "n_layers", "h": "d_model", "a": "n_heads"},
+    **{"s": "seq_len", "b": "batch_size", "v": "vocab_size", "V": "vocab_size"},
+}
 # Sizes that another one stands for where the model leaves them out.
 STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
+# Sizes that a model has where it has not the other.
+RELATED = {
+    "d_ff": "d_ff_expert",
+    "d_ff_expert": "d_ff",
+    "head_dim": "v_head_dim",
+    "n_kv_heads": "kv_lora_rank",
+}
 
 
 def numbers_of(spec: ModelSpec, workload: Workload) -> dict[sympy.Expr, int]:
@@ -245,9 +249,9 @@ class Vocabulary:
         names = dict.fromkeys(names)
         fixed = {name: number for name in names if (number := self._fixed(name)) is not None}
         fixed = {**self._of_the_field({*names} - {*fixed}), **fixed}
-        found = {name: self._candidates(name) for name in names if name not in fixed}
-        settled = {name: ours[0] for name, ours in found.items() if len(ours) == 1}
-        for name, ours in found.items():
+        candidates = {name: self._candidates(name) for name in names if name not in fixed}
+        settled = {name: ours[0] for name, ours in candidates.items() if len(ours) == 1}
+        for name, ours in candidates.items():
             if name not in settled:
                 settled[name] = self._choose(name, ours, {*settled.values()})
         sizes = {name: self.size(ours, asked=name) for name, ours in settled.items()}
@@ -259,37 +263,40 @@ class Vocabulary:
         return known or name in self.fields
 
     def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
-        """Return what L, D, and beside them N and P, mean in a formula of a paper on scaling."""
-        found = {}
-        if "L" in names:
-            found["L"] = self.size("n_layers", asked="L")
-        if "D" in names and "L" in names:
-            raise InputError(
-                "'D' could be d_model or the tokens of a run: write d_model, "
-                "or batch_size*seq_len for the tokens"
-            )
-        if "D" in names:
-            found["D"] = LETTERS["batch_size"] * self.size("seq_len", asked="D")
+        """Return what the letters of papers on scaling, or of Megatron's, mean."""
+        meanings: dict[str, tuple[sympy.Expr, str]] = {}
+        if names & {"l", "a", "s"}:
+            for name in names & MEGATRON.keys():
+                ours = MEGATRON[name]
+                meanings[name] = self.size(ours, asked=name), f"{ours}, as in Megatron's papers"
+        elif "L" in names:
+            meanings["L"] = self.size("n_layers", asked="L"), "n_layers"
+            if "D" in names:
+                raise InputError(
+                    "'D' could be d_model or the tokens of a run: write d_model, "
+                    "or batch_size*seq_len for the tokens"
+                )
+        elif "D" in names:
+            tokens = LETTERS["batch_size"] * self.size("seq_len", asked="D")
+            meanings["D"] = tokens, "the tokens of the run, batch_size·seq_len"
         elsewhere = {"P"} if LETTERS["n_positions"] in self.numbers and "D" not in names else set()
-        if found and (of_model := names.intersection(PARAMS) - elsewhere):
+        if meanings.keys() & {*FIELD} and (of_model := names.intersection(PARAMS) - elsewhere):
             form = closed_form(self.spec, self.workload, "params")
             kinds = named_layers(self.spec, LETTERS["n_layers"])
-            whole = sympy.Add(*form.parts.values())
-            params = whole.xreplace({letter: layers for layers, letter in kinds.items()})
-            found |= dict.fromkeys(of_model, params)
-        words = {"L": "n_layers", "D": "the tokens of the run, batch_size·seq_len"}
-        for name in sorted(found):
-            self._note(f"{name} is taken as {words.get(name, 'the parameters of the model')}")
-        return found
+            params = sympy.Add(*form.parts.values()).xreplace(
+                {n: form for form, n in kinds.items()}
+            )
+            meanings |= dict.fromkeys(of_model, (params, "the parameters of the model"))
+        for name, (_, words) in sorted(meanings.items()):
+            self._note(f"{name} is taken as {words}")
+        return {name: expr for name, (expr, _) in meanings.items()}
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
     def _fixed(self, name: str) -> sympy.Expr | None:
-        """Return the meaning of a key of the model's own config that is no field
-        of the spec as it stands.
-        """
+        """Return the meaning of a key of the model's own config that is no field."""
         value = self.config.get(name)
         if name in NAMES or self._is_ours(name) or name in self.fields:
             return None
@@ -298,13 +305,9 @@ class Vocabulary:
         if name in self.keys.made:
             expr = self.keys.made[name]
             return expr.xreplace({s: self.size(s.name, asked=name) for s in expr.free_symbols})
-        if any(
-            self._has(ours) and getattr(self.spec, ours, None) == value
-            for ours in legend.ours(name)
-        ):
+        if any(self._has(o) and getattr(self.spec, o, None) == value for o in legend.ours(name)):
             return None
-        note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
-        self._note(note)
+        self._note(f"{name} is {value} at whatever sizes: it is none of those that vary here")
         return sympy.Integer(value)
 
     def size(self, ours: str, *, asked: str) -> sympy.Expr:
@@ -328,33 +331,23 @@ class Vocabulary:
             return LETTERS[other]
         if asked not in LETTERS and (meant := self._in_classes(asked)):
             return LETTERS[meant]
-        raise InputError(
-            f"{asked}: {self.model} has no {ours} ({legend.by_name(ours).meaning}); "
-            f"{self._remedy(ours)}"
-        )
-
-    def _remedy(self, ours: str) -> str:
         has = [NAMES[letter.name] for letter in self.numbers]
-        related = {
-            "d_ff": "d_ff_expert",
-            "d_ff_expert": "d_ff",
-            "head_dim": "v_head_dim",
-            "n_kv_heads": "kv_lora_rank",
-        }
-        if related.get(ours) in has:
-            return f"it has {related[ours]}"
-        return f"its sizes are {', '.join(has)}"
+        remedy = f"its sizes are {', '.join(has)}"
+        if RELATED.get(ours) in has:
+            remedy = f"it has {RELATED[ours]}"
+        meaning = legend.by_name(ours).meaning
+        raise InputError(f"{asked}: {self.model} has no {ours} ({meaning}); {remedy}")
 
     def _layers(self, term: legend.Term, asked: str) -> sympy.Expr:
         """Count the blocks of a kind, in N."""
-        found = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
+        layers = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
         if term.letter == "N_w" and self.spec.window is not None:
-            return found.get(term.letter, LETTERS["n_layers"])
-        if term.letter not in found:
+            return layers.get(term.letter, LETTERS["n_layers"])
+        if term.letter not in layers:
             raise InputError(
                 f"{asked}: in {self.model} no pattern says which are {term.meaning}; leave it out"
             )
-        return found[term.letter]
+        return layers[term.letter]
 
     def _candidates(self, name: str) -> tuple[str, ...]:
         if name in NAMES:
@@ -363,9 +356,8 @@ class Vocabulary:
             # one key may be two sizes: num_layers of T5 is both stacks
             both = tuple(ours for ours in self.fields[name] if ours in legend.ours(name))
             return both or self.fields[name]
-        found = (ALSO[name],) if name in ALSO else legend.ours(name)
-        if found:
-            return found
+        if ours := (ALSO[name],) if name in ALSO else legend.ours(name):
+            return ours
         spellings = {other for term in legend.TERMS for other in term.elsewhere}
         known = {*(t.name for t in legend.TERMS), *spellings, *ALSO, *NAMES}
         remedy = nearest(name, known, "see the legend of `metacount formula`")
@@ -393,12 +385,10 @@ class Vocabulary:
         if self.fields:
             return None
         sizes = frozenset(t.name for t in legend.MODEL_TERMS if LETTERS[t.name] in self.numbers)
-        found = meant_in_classes(name, sizes)
-        if found is None:
-            return None
-        note = f"{name} is taken as {found[0]}, as in configs of {found[1]}"
-        self._note(note)
-        return found[0]
+        ours, model_type = meant_in_classes(name, sizes) or (None, "")
+        if ours is not None:
+            self._note(f"{name} is taken as {ours}, as in configs of {model_type}")
+        return ours
 
     def _is_ours(self, name: str) -> bool:
         """Tell whether `name` is a field's own name, and no key of a config for something else.

@@ -187,9 +187,7 @@ class Letters:
         self.pieces = nominal_pieces(self.of)
 
     def tensors(self, *, multiplied: bool = False) -> Iterator[Tensor]:
-        """Yield every tensor; with `multiplied`, of how many blocks tokens are multiplied with it,
-        where stored blocks are shared.
-        """
+        """Yield every tensor; if `multiplied`, as often as tokens are multiplied with it."""
         known: set[str] = set()
         for each in self.of.stacks:
             of_encoder = self.of.has_encoder and each is not self.of.decoder
@@ -276,9 +274,7 @@ def _variants(letters: Letters, tensor: Tensor, active: bool) -> Iterator[tuple[
 
 
 def some_of(n: int, count: int, names: list[str]) -> str:
-    """Name `n` of `count` parts of one size;
-    the stack or kind of layer they share is said first.
-    """
+    """Name `n` of `count` parts of one size; first the stack that they share."""
     where, colon, _ = names[0].rpartition(": ")
     if not all(name.startswith(where + colon) for name in names):
         where = colon = ""
@@ -348,9 +344,7 @@ def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
 
 
 def _between(letters: Letters, quantity: str, product: Product, run: dict[str, sympy.Expr]) -> Part:
-    """Make the part of a product between positions,
-    with the same over other pairs as its variants.
-    """
+    """Make the part of a product between positions; other pairs are its variants."""
     each = 2 * product.times * product.width  # 2 FLOPs per multiply-add
     other = {
         words: letters.batch * each * pairs

@@ -7,11 +7,12 @@ those of models that people trained, find a branch that is taken at large sizes.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
-from itertools import combinations
+from itertools import combinations, islice
 from math import ceil, floor, gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from metacount import catalog
 from metacount.errors import SpecError
@@ -25,20 +26,11 @@ Case = tuple[ModelSpec, Workload]
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 24, 29, 31, 64, 96)
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)
 NAMES = tuple(term.name for term in legend.MODEL_TERMS)
+LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 COUNTED = (
-    "n_layers",
-    "n_encoder_layers",
-    "n_dense_layers",
-    "n_kv_heads",
-    "top_k",
-    "n_shared_experts",
-    "moe_every",
-    "moe_offset",
-    "n_groups",
-    "top_groups",
-    "n_token_types",
-    "nope_every",
-    "n_mtp_layers",
+    *LAYERED,
+    *("n_kv_heads", "top_k", "n_shared_experts", "moe_every", "moe_offset", "n_groups"),
+    *("top_groups", "n_token_types", "nope_every", "n_mtp_layers"),
 )
 ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
 
@@ -52,13 +44,12 @@ def free_sizes(spec: ModelSpec) -> tuple[str, ...]:
 def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) -> list[Case]:
     """Draw up to `n` valid models of the structure of `spec`, each with a workload."""
     draw = random.Random(seed)
-    cases: list[Case] = []
-    for _ in range(n * ATTEMPTS):
-        if len(cases) == n:
-            break
-        for other, _run in with_sizes((spec, workload), _small_sizes(spec, draw)):
-            cases.append((other, _small_run(other, workload, draw)))
-    return cases
+    specs = (
+        other
+        for _ in range(n * ATTEMPTS)
+        for other, _run in with_sizes((spec, workload), _small_sizes(spec, draw))
+    )
+    return [(other, _small_run(other, workload, draw)) for other in islice(specs, n)]
 
 
 def alike(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
@@ -103,34 +94,26 @@ def _small_run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Work
 
 def shrunk(case: Case, differs: Callable[[Case], bool]) -> Case:
     """Lower the sizes of a case, one after the other, as long as the two still differ."""
-    changed = True
-    while changed:
-        changed = False
-        for other in _smaller(case):
-            if differs(other):
-                case, changed = other, True
-                break
+    while (
+        smaller := next((other for other in _smaller(case) if differs(other)), None)
+    ) is not None:
+        case = smaller
     return case
 
 
 def _smaller(case: Case) -> Iterator[Case]:
     """Yield the case with one size lowered: to the smallest that the rules allow first."""
     spec, run = case
-    for name in free_sizes(spec):
-        size = getattr(spec, name)
-        parts = (size // 2, *(size - size // n for n in (4, 16, 64, 256, 1024)), size - 1)
-        for lower in sorted({*range(1, 7), *parts}):
-            if 0 < lower < size:
-                try:
-                    yield spec.replace(**{name: lower}), run
-                except SpecError:
-                    continue
     plain = run.to_dict()
-    for name in ("batch_size", "seq_len", "source_len", "prefix_len"):
-        size = plain[name] or 0
-        for lower in sorted({*range(1, 7), size // 2, size - size // 16, size - 1}):
-            if 0 < lower < size and (name != "seq_len" or lower >= run.prefix_len):
-                yield spec, Workload(**{**plain, name: lower})
+    for name, size in sizes_of(case).items():
+        cuts = (4, 16, 64, 256, 1024) if name in LIMITS else (16,)
+        parts = (size // 2, *(size - size // n for n in cuts), size - 1)
+        for lower in sorted(n for n in {*range(1, 7), *parts} if 0 < n < size):
+            with suppress(SpecError):
+                if name in LIMITS:
+                    yield spec.replace(**{name: lower}), run
+                elif name != "seq_len" or lower >= run.prefix_len:
+                    yield spec, Workload(**{**plain, name: lower})
     if run.dtype != "int8":
         yield spec, Workload(**{**plain, "dtype": "int8"})
 
@@ -138,23 +121,18 @@ def _smaller(case: Case) -> Iterator[Case]:
 def sizes_of(case: Case) -> dict[str, int]:
     """Return every size of the model and of the run."""
     spec, run = case
-    found = {name: getattr(spec, name) for name in free_sizes(spec)}
-    found |= {"batch_size": run.batch_size, "seq_len": run.seq_len}
+    sizes = {name: getattr(spec, name) for name in free_sizes(spec)}
+    sizes |= {"batch_size": run.batch_size, "seq_len": run.seq_len}
     if spec.has_encoder:
-        found["source_len"] = run.encoder_len
-    if run.prefix_len:
-        found["prefix_len"] = run.prefix_len
-    return found
+        sizes["source_len"] = run.encoder_len
+    return {**sizes, "prefix_len": run.prefix_len} if run.prefix_len else sizes
 
 
 MOE_LAYERS = 2_000
-LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 
 
 def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
-    """Yield the case with some sizes changed,
-    and others as the rules then want them; or nothing.
-    """
+    """Yield the case with some sizes changed, others as the rules want; or nothing."""
     spec, run = case
     sizes = {name: size for name, size in changes.items() if name in LIMITS}
     runs = {name: size for name, size in changes.items() if name not in LIMITS}
@@ -173,9 +151,7 @@ def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
 
 
 def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
-    """Return the sizes of `spec` with `changes` made,
-    and with what else must change so that the rules hold.
-    """
+    """Return the sizes with `changes` made, and with what the rules want then."""
     sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
 
     def alone(name: str, other: str) -> bool:
@@ -253,13 +229,11 @@ LAYER_RANGE, WIDTH_RANGE = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
 
 
-class Gap:
+class Gap(NamedTuple):
     """The difference of two expressions whose order decides, and the sizes it depends on."""
 
-    def __init__(
-        self, names: tuple[str, ...], at: Callable[[Case, dict[str, int]], Fraction]
-    ) -> None:
-        self.names, self.at = names, at
+    names: tuple[str, ...]
+    at: Callable[[Case, dict[str, int]], Fraction]
 
 
 def places(
@@ -273,42 +247,23 @@ def places(
     """
     own = [*_catalog(case)]
     turns = _turns([case, *own[: BASES - 1]], gaps)
-    numbers = _numbers(literals)
-    beside = [*_beside(case, numbers, turns)]
-    found = [*own, *_unruled(case), *_varied(case), *_spread(beside, MOST_BESIDE)]
-    found += random_cases(*case, SMALL)
+    beside = [*_beside(case, _numbers(literals), turns)]
+    step = max(1, len(beside) / MOST_BESIDE)  # from all over
+    beside = [beside[int(i * step)] for i in range(min(len(beside), MOST_BESIDE))]
     draw = random.Random(1)
-    found += [c for _ in range(MIDDLE) if (c := _middle(case, draw)) is not None]
-    found += _together(case, turns)
-    if not run:
-        found = [(spec, case[1]) for spec, _ in found]
-    return _distinct(case, found)[:MOST]
-
-
-def _distinct(case: Case, found: list[Case]) -> list[Case]:
-    seen, kept = {_key(case)}, []
-    for other in found:
-        if (key := _key(other)) not in seen:
-            seen.add(key)
-            kept.append(other)
-    return kept
-
-
-def _key(case: Case) -> tuple[object, ...]:
-    return tuple(repr(value) for part in case for value in part.to_dict().values())
-
-
-def _spread(cases: list[Case], most: int) -> list[Case]:
-    """Pick at most so many of `cases`, from all over."""
-    if len(cases) <= most:
-        return cases
-    return [cases[i * len(cases) // most] for i in range(most)]
+    others = [*own, *_unruled(case), *_varied(case), *beside, *random_cases(*case, SMALL)]
+    others += [other for _ in range(MIDDLE) for other in _middle(case, draw)]
+    others += _together(case, turns)
+    unique = {repr([part.to_dict() for part in case]): case}
+    for spec, workload in others:
+        other = spec, workload if run else case[1]
+        unique.setdefault(repr([part.to_dict() for part in other]), other)
+    return [*unique.values()][1 : MOST + 1]
 
 
 @cache
 def _specs() -> tuple[ModelSpec, ...]:
-    found = (entry for entry in catalog.entries() if entry.sizes is not None)
-    return tuple(entry.spec() for entry in found)
+    return tuple(entry.spec() for entry in catalog.entries() if entry.sizes is not None)
 
 
 def _catalog(case: Case) -> Iterator[Case]:
@@ -348,16 +303,12 @@ def _varied(case: Case) -> Iterator[Case]:
 
 def _numbers(literals: Iterable[Fraction]) -> list[int]:
     """List the numbers to look beside: those of the formula, their products and quotients."""
-    first: dict[int, None] = {}
-    for number in literals:
-        for whole in (
-            abs(floor(number)),
-            abs(ceil(number)),
-            abs(number.numerator),
-            number.denominator,
-        ):
-            if 0 < whole <= LARGEST:
-                first[whole] = None
+    first = dict.fromkeys(
+        n
+        for number in literals
+        for n in (abs(floor(number)), abs(ceil(number)), abs(number.numerator), number.denominator)
+        if 0 < n <= LARGEST
+    )
     base = [*first][:MOST_LITERALS]
     made = dict.fromkeys(base)
     for a in base:
@@ -368,17 +319,13 @@ def _numbers(literals: Iterable[Fraction]) -> list[int]:
 
 
 def _around(number: int, name: str) -> tuple[int, ...]:
-    """List a number, both its sides, and, but for layers, far above:
-    thousands of layers take long to look at.
-    """
+    """List a number, both its sides, and far above; many layers take long."""
     near = (number, number - 1, number + 1, number + 2, 2 * number + 1, number // 2)
     return near if name in LAYERED else (*near, 10 * number, 1_000 * number)
 
 
 def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
-    """Yield the model's own sizes, one beside a number of the formula or
-    where a gap changes sign.
-    """
+    """Yield the model's sizes, one beside a number or where a gap changes sign."""
     for turn in turns:
         name, *_ = turn
         for value in _around(turn[name], name):
@@ -449,18 +396,16 @@ def _turn(sign: Callable[[int], int], low: int, high: int, before: int) -> int:
 
 
 def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
-    """List cases just past two turns at once:
-    a product shows only where both factors have turned.
-    """
+    """List cases past two turns: a product shows only where both have turned."""
     past = [{name: size + 1 for name, size in turn.items()} for turn in turns]
     pairs = [{**a, **b} for a, b in combinations(past, 2) if not a.keys() & b.keys()]
     return [other for sizes in pairs[:MOST_PAIRS] for other in with_sizes(case, sizes)]
 
 
-def _middle(case: Case, draw: random.Random) -> Case | None:
+def _middle(case: Case, draw: random.Random) -> Iterator[Case]:
     """Draw sizes of any magnitude up to those of the largest models."""
     sizes = {name: _drawn(name, draw) for name in sizes_of(case) if name != "prefix_len"}
-    return next(with_sizes(case, sizes), None)
+    return with_sizes(case, sizes)
 
 
 def _drawn(name: str, draw: random.Random) -> int:

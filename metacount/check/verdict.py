@@ -15,18 +15,17 @@ import sympy
 from metacount.algebra.exact import in_letters, is_zero, plain
 from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import read
-from metacount.check.call import Answer, ask
+from metacount.check.call import ask
 from metacount.check.comparison import (
     RUN,
-    TRIED_AS_DATA,
+    Evidence,
     Theirs,
-    Tried,
     Truth,
     condition,
     count_of,
     named,
+    of_the_run,
     small_cases,
-    tried_at,
 )
 from metacount.check.explain import explain, explain_numbers
 from metacount.check.given.process import answer_of
@@ -41,7 +40,7 @@ from metacount.check.judgement import (
     Term,
 )
 from metacount.check.names import BYTES_LETTER, NAMES, Vocabulary, numbers_of
-from metacount.check.sizes import sizes_of
+from metacount.check.sizes import places, sizes_of
 from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.figures import FIGURES
 from metacount.given import check_size
@@ -57,9 +56,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.check.sizes import Case
-    from metacount.files import Json
     from metacount.resolve import Given
-    from metacount.textbook.proven import Against
 
 
 def rests_on(model: Model, workload: Workload, quantity: str) -> str:
@@ -70,12 +67,21 @@ def rests_on(model: Model, workload: Workload, quantity: str) -> str:
     >>> rests_on(find_model("llama-7b"), Workload(), "no such quantity")
     'our textbook formula alone: nothing is recorded of it beside code'
     """
-    found = proven_of(model, count(model.spec, workload))
-    sides = () if found is None else (found.code, found.ours)
-    said = [_of(side, quantity, found.small) for side in sides if found is not None]
-    known = [text for text in said if text]
+    proven, texts = proven_of(model, count(model.spec, workload)), []
+    for side in () if proven is None else (proven.code, proven.ours):
+        records = () if side is None else side.verdicts
+        record = next((record for record in records if record.quantity == quantity), None)
+        if proven is not None and side is not None and record is not None:
+            code = f"transformers' code of {side.name}"
+            domain = sizes_text(record.where, proven.small, SHOWN)
+            text = SENTENCES.get(record.verdict, NOT_SAID).format(
+                code=code if side.side == CODE else "our reference modules",
+                domain=f"for {domain}",
+                text=record.text,
+            )
+            texts.append(text)
     return "our textbook formula" + (
-        ", " + "; ".join(known) if known else " alone: nothing is recorded of it beside code"
+        ", " + "; ".join(texts) if texts else " alone: nothing is recorded of it beside code"
     )
 
 
@@ -87,19 +93,6 @@ SENTENCES = {
     "differs": "not what {code} computes: the formula less the code is {text}",
 }
 NOT_SAID = "not proven against {code} at these sizes: {text}"
-
-
-def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
-    said = () if against is None else against.verdicts
-    one = next((one for one in said if one.quantity == quantity), None)
-    if against is None or one is None:
-        return ""
-    theirs = against.side == CODE
-    return SENTENCES.get(one.verdict, NOT_SAID).format(
-        code=f"transformers' code of {against.name}" if theirs else "our reference modules",
-        domain=f"for {sizes_text(one.where, small, SHOWN)}",
-        text=one.text,
-    )
 
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
@@ -220,17 +213,9 @@ TIMEOUT = 10.0  # seconds for a formula, whatever it is
 FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.6, 0.2, 0.2  # shares of it; words are within letters
 FOR_JUDGING = 0.5  # share of it that letters may take of a function
 NO_TIME = "not accounted for: no time was left to look for the mistake"
-WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
-
-
-def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
-    """Return the names that a formula about `model` may use."""
-    config = model.source.config if model.source is not None else None
-    return Vocabulary(*case, quantity, name=model.id, config=config)
-
-
 RUN_SIZES = ("batch_size", "seq_len", "source_len")
 UNSAID = "params"  # what a formula counts where nobody says
+NEAR = Fraction(11, 10)  # times more or less than the parameters
 # What a formula that names sequences or tokens may be meant to count.
 OF_A_RUN = (
     "matmul_flops",
@@ -247,7 +232,8 @@ class Judge:
 
     def __init__(self, model: Model, case: Case, quantity: str, timeout: float = TIMEOUT) -> None:
         self.model, self.case, self.quantity, self.timeout = model, case, quantity, timeout
-        self.words = vocabulary(model, case, quantity)
+        config = model.source.config if model.source is not None else None
+        self.words = Vocabulary(*case, quantity, name=model.id, config=config)
 
     @cached_property
     def truth(self) -> Truth:
@@ -257,153 +243,155 @@ class Judge:
     def find_quantity(self, text: str) -> str:
         """Find the quantity that a text comes nearest to, if it depends on the run; else ""."""
         theirs, _ = self._read(text)
-        used = {a for expr in theirs.names.values() for a in expr.free_symbols}
-        letters, value = {str(a) for a in used & RUN - {BYTES_LETTER}}, theirs.value(self.case)
-        spec, run = self.case
+        letters = {str(a) for a in theirs.used & RUN - {BYTES_LETTER}}
+        value, (spec, run) = theirs.value(self.case), self.case
         lengths = {name: n for name, n in sizes_of(self.case).items() if name in RUN_SIZES}
         longer = {name: 2 * n + 1 for name, n in lengths.items()}
         with suppress(InputError, SpecError):  # it divides by zero there
             if theirs.value((spec, Workload(**{**run.to_dict(), **longer}))) == value:
                 return ""  # what it names of a run does not matter
         ratios: dict[str, Fraction] = {}
-        for name in OF_A_RUN:
-            if letters and letters <= {*FIGURES[name].run} and value > 0:
+        for name in (UNSAID, *OF_A_RUN) if letters and value > 0 else ():
+            if name == UNSAID or letters <= {*FIGURES[name].run}:
                 with suppress(SpecError):  # of such a model there is none
                     if ours := count_of(*self.case, name):
                         ratios[name] = max(value / ours, ours / value)
-        return min(ratios, key=lambda name: ratios[name], default="")
+        if ratios.get(UNSAID, NEAR) >= NEAR:  # of parameters, a formula may name the positions
+            ratios.pop(UNSAID, None)
+        nearest = min(ratios, key=lambda name: ratios[name], default=UNSAID)
+        return "" if nearest == UNSAID else nearest
 
-    def text(self, text: str, said: Iterable[str] = ()) -> Judgement:
+    def text(self, text: str, notes: Iterable[str] = ()) -> Judgement:
         """Judge a text, of which something may have been said."""
-        theirs, notes = self._read(text)
-        answer = Answer(theirs.value(self.case), [*said, *notes, *self.words.notes])
-        found = self._in_time(theirs, answer, FOR_LETTERS)
-        if found is not None:
-            return found
-        answer.notes.append(f"compared in numbers only: {answer.unsure}")
-        if answer.value == count_of(*self.case, self.quantity):
-            answer.tried = self._tried(theirs)
+        theirs, more = self._read(text)
+        evidence = Evidence(theirs.value(self.case), [*notes, *more, *self.words.notes])
+        judgement = self._in_time(theirs, evidence, FOR_LETTERS)
+        if judgement is not None:
+            return judgement
+        evidence.notes.append(f"compared in numbers only: {evidence.unsure}")
+        if evidence.value == count_of(*self.case, self.quantity):
+            self._try_others(theirs, evidence)
         else:
             late = passed(self.timeout * FOR_TRIALS, computing=True)
-            used = {a for expr in theirs.names.values() for a in expr.free_symbols}
-            answer.cases = small_cases(self.case, theirs.value, WRONG_AT, late, used)
-        return self._by_numbers(answer)
+            evidence.cases = small_cases(self.case, theirs.value, late, theirs.used)
+        return self._by_numbers(evidence)
 
-    def answer(self, answer: Answer) -> Judgement:
+    def function(self, evidence: Evidence) -> Judgement:
         """Judge what a function gave: in letters where it took them and that does not take long."""
-        found = None
-        if answer.text is not None:
+        judgement = None
+        if evidence.text is not None:
             try:
-                found = self._in_time(self._read(answer.text)[0], answer, FOR_JUDGING)
+                judgement = self._in_time(self._read(evidence.text)[0], evidence, FOR_JUDGING)
             except InputError as error:  # too large to be multiplied out
-                answer.unsure = str(error)
-        return found or self._by_numbers(answer)
+                evidence.unsure = str(error)
+        return judgement or self._by_numbers(evidence)
 
     def _read(self, text: str) -> tuple[Theirs, Iterable[str]]:
         formula = read(text)
-        return Theirs(formula.tree, self.words.meanings(formula.names), text), formula.notes
+        return Theirs(formula.tree, self.words.meanings(formula.names)), formula.notes
 
-    def _in_time(self, theirs: Theirs, answer: Answer, share: float) -> Judgement | None:
-        """Judge in letters; None, and why in the answer, where that takes too long."""
+    def _try_others(self, theirs: Theirs, evidence: Evidence) -> None:
+        run = of_the_run(self.quantity, theirs.used)
+        others = places(self.case, theirs.literals, theirs.gaps(), run=run)
+        late = passed(self.timeout * FOR_TRIALS, computing=True)
+        evidence.try_others(others, theirs.value, self.case, self.quantity, late)
+
+    def _in_time(self, theirs: Theirs, evidence: Evidence, share: float) -> Judgement | None:
+        """Judge in letters; None, and why in the evidence, where that takes too long."""
         try:
             with limited(self.timeout * share, computing=True):
-                return self._in_letters(theirs, answer)
+                return self._in_letters(theirs, evidence)
         except TooLong:
-            answer.unsure = f"multiplying it out takes more than {self.timeout * share:g} s"
+            evidence.unsure = f"multiplying it out takes more than {self.timeout * share:g} s"
             return None
 
-    def _in_letters(self, theirs: Theirs, answer: Answer) -> Judgement:
+    def _in_letters(self, theirs: Theirs, evidence: Evidence) -> Judgement:
         """Judge a formula in our letters.
 
         Of a function, equal in letters is equal for all sizes only where numbers agreed everywhere.
         """
         truth, numbers = self.truth, numbers_of(*self.case)
-        expr, below = in_letters(theirs.tree, theirs.names)
+        expr, divisors = in_letters(theirs.tree, theirs.names)
         difference = plain(expr - truth.expr)
-        below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
-        where = None if is_zero(difference) else _rules(difference, truth) or None
+        rules = truth.rules()
+        products = {letter: product for letter, (_, product) in rules.items()}
+        divisors = [below for below in divisors if not below.xreplace(products).is_nonzero]
+        where = None if is_zero(difference) else _rules(difference, rules)
         settled = where is not None or bool(is_zero(difference))
-        verdict, tried, notes = EQUAL, answer.tried, [*answer.notes]
-        terms: tuple[Term, ...] = ()
-        if not settled and answer.value != truth.value:
+        verdict, notes, terms = EQUAL, list[str](), tuple[Term, ...]()
+        if not settled and evidence.value != truth.value:
             verdict = WRONG
-            meanings = vocabulary(self.model, self.case, self.quantity).meanings
             terms = self._terms(
-                lambda: explain(expr, difference, truth, numbers, theirs.text, meanings),
-                answer,
+                lambda: explain(expr, difference, truth, numbers, theirs),
+                evidence,
                 truth.shown(difference),
             )
         elif not settled:
-            if tried is None or tried.small is None:
-                tried = self._tried(theirs)
-            verdict = _verdict(tried)
-            where = None if tried.small is None else condition(difference, numbers)
-        elif below:
-            tried = self._tried(theirs)
-            verdict, divisor = _verdict(tried), named(below[0])
-            notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
-        elif answer.text is not None and not sure(answer):
-            verdict = TRIED if tried is not None and tried.compared else UNTRIED
-            notes += _undecided(answer)
-        if verdict == EQUAL:
-            tried = None
-        elif tried is not None:
-            notes += tried.notes()
-            where = where or _fixed(tried)
+            if evidence.differs is None:
+                self._try_others(theirs, evidence)
+            verdict = evidence.verdict
+            where = None if evidence.differs is None else condition(difference, numbers)
+        elif divisors:
+            self._try_others(theirs, evidence)
+            verdict, divisor = evidence.verdict, named(divisors[0])
+            notes = [f"not decided for all sizes: it divides by {divisor}, which may be 0"]
+        elif evidence.text is not None and not evidence.is_sure:
+            verdict = TRIED if evidence.compared else UNTRIED
+            notes = evidence.undecided()
         return self._judgement(
             verdict,
-            answer.value,
+            evidence,
+            notes,
             expr.free_symbols,
             theirs=expr.subs(truth.folded),
             difference=sympy.Integer(0) if settled else truth.shown(difference),
             terms=terms,
             condition=where,
-            counterexample=_counterexample(tried, self.quantity, expr.free_symbols),
-            tried=0 if tried is None else tried.compared,
-            planned=0 if tried is None else tried.planned,
-            notes=tuple(notes),
         )
 
-    def _by_numbers(self, answer: Answer) -> Judgement:
+    def _by_numbers(self, evidence: Evidence) -> Judgement:
         """Judge a formula of which only numbers are known."""
-        tried, notes = answer.tried, [*answer.notes]
-        terms: tuple[Term, ...] = ()
-        verdict, where = WRONG, None
-        if answer.value == self.truth.value and tried is not None:
-            verdict, where = _verdict(tried), _fixed(tried)
-            notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
+        verdict, notes, terms = WRONG, list[str](), tuple[Term, ...]()
+        if evidence.value == self.truth.value and evidence.is_compared:
+            verdict = evidence.verdict
+            notes = evidence.undecided() if verdict != HERE else []
         else:
-            terms = self._terms(lambda: explain_numbers(self.case, answer, self.truth), answer)
+            terms = self._terms(lambda: explain_numbers(self.case, evidence, self.truth), evidence)
         return self._judgement(
-            verdict,
-            answer.value,
-            set(),
-            theirs=None,
-            difference=None,
-            terms=terms,
-            condition=where,
-            counterexample=_counterexample(tried, self.quantity, set()),
-            tried=len(answer.cases) if tried is None else tried.compared,
-            planned=len(answer.cases) if tried is None else tried.planned,
-            notes=tuple(notes),
+            verdict, evidence, notes, set(), theirs=None, difference=None, terms=terms
         )
 
     def _terms(
         self,
         explained: Callable[[], tuple[Term, ...]],
-        answer: Answer,
-        whole: sympy.Expr | None = None,
+        evidence: Evidence,
+        difference: sympy.Expr | None = None,
     ) -> tuple[Term, ...]:
         try:
             with limited(self.timeout * FOR_WORDS, computing=True):
                 return explained()
         except TooLong:
-            off = answer.value - self.truth.value
-            return (Term(expr=whole, value=off, words=NO_TIME, known=False),)
+            off = evidence.value - self.truth.value
+            return (Term(expr=difference, value=off, words=NO_TIME, known=False),)
 
     def _judgement(
-        self, verdict: str, value: Fraction, letters: set[sympy.Expr], **more: Any
+        self,
+        verdict: str,
+        evidence: Evidence,
+        notes: list[str],
+        letters: set[sympy.Expr],
+        condition: str | None = None,
+        **more: Any,
     ) -> Judgement:
+        tried = planned = 0
+        counterexample = None
+        if verdict not in (EQUAL, WRONG):
+            tried, planned = evidence.compared, evidence.planned
+            notes = [*notes, *evidence.not_compared()]
+            condition = condition or evidence.condition
+            counterexample = self._counterexample(evidence, letters)
+        elif verdict == WRONG and more["theirs"] is None:
+            tried = planned = len(evidence.cases)
         return Judgement(
             verdict=verdict,
             quantity=self.quantity,
@@ -412,78 +400,45 @@ class Judge:
             rests_on=rests_on(self.model, self.case[1], self.quantity),
             free=self.truth.names(letters),
             ours=self.truth.expr.subs(self.truth.folded),
-            theirs_value=value,
+            theirs_value=evidence.value,
             ours_value=self.truth.value,
+            condition=condition,
+            counterexample=counterexample,
+            tried=tried,
+            planned=planned,
+            notes=(*evidence.notes, *notes),
             **more,
         )
 
-    def _tried(self, theirs: Theirs) -> Tried:
-        others = theirs.places(self.case, self.quantity)
-        late = passed(self.timeout * FOR_TRIALS, computing=True)
-        return tried_at(others, theirs.value, self.case, self.quantity, late)
+    def _counterexample(
+        self, evidence: Evidence, letters: set[sympy.Expr]
+    ) -> Counterexample | None:
+        """Return small sizes at which the two differ: those that either side uses."""
+        if evidence.differs is None:
+            return None
+        case, theirs = evidence.differs
+        used = letters | Truth(*case, self.quantity).expr.free_symbols
+        return Counterexample(
+            sizes={NAMES[a.name]: n for a, n in numbers_of(*case).items() if a in used},
+            theirs=theirs,
+            ours=count_of(*case, self.quantity),
+        )
 
 
-def sure(answer: Answer) -> bool:
-    """Tell whether a function was compared in numbers wherever planned,
-    and nothing makes letters unsure.
-    """
-    return answer.tried is not None and answer.tried.complete and answer.unsure is None
-
-
-def _verdict(tried: Tried) -> str:
-    """Choose the verdict on what is right at the model's sizes."""
-    if tried.small is not None or (tried.fixed and tried.compared):
-        return HERE
-    return TRIED if tried.compared else UNTRIED
-
-
-def _undecided(answer: Answer) -> list[str]:
-    """Say why equal numbers are not called equal for all sizes."""
-    return [] if answer.unsure is None else [f"not decided for all sizes: {answer.unsure}"]
-
-
-def _fixed(tried: Tried) -> str | None:
-    if not tried.fixed or not tried.compared:
-        return None
-    sizes = " and ".join(f"{name} = {size}" for name, size in tried.fixed.items())
-    return f"{sizes} (it gives an error at all others that were tried)"
-
-
-def _rules(difference: sympy.Expr, truth: Truth) -> str:
-    """Name the fewest rules of sizes by which a difference is zero; nothing where it is not.
+def _rules(difference: sympy.Expr, rules: dict[sympy.Expr, tuple[str, sympy.Expr]]) -> str | None:
+    """Name the fewest rules of sizes by which a difference is zero; None where it is not.
 
     They hold in every model of this structure: key/value heads divide the heads.
     """
-    rules = dict(truth.rules())
     used = [letter for letter in rules if letter in difference.free_symbols]
     for n in range(1, len(used) + 1):
         for several in combinations(used, n):
-            if is_zero(difference.xreplace({a: rules[a] for a in several})):
+            if is_zero(difference.xreplace({letter: rules[letter][1] for letter in several})):
                 return " and ".join(
-                    f"{NAMES[a.name]} is a multiple of {_factor(rules[a])}" for a in several
+                    f"{NAMES[letter.name]} is a multiple of {rules[letter][0]}"
+                    for letter in several
                 )
-    return ""
-
-
-def _factor(product: sympy.Expr) -> str:
-    """Name what a size is a multiple of: `2`, or another size."""
-    first = next(a for a in product.args if a.is_Integer or a.name in NAMES)
-    return str(first) if first.is_Integer else NAMES[first.name]
-
-
-def _counterexample(
-    tried: Tried | None, quantity: str, letters: set[sympy.Expr]
-) -> Counterexample | None:
-    """Return small sizes at which the two differ: those that either side uses."""
-    if tried is None or tried.small is None:
-        return None
-    case, theirs = tried.small
-    used = letters | Truth(*case, quantity).expr.free_symbols
-    return Counterexample(
-        sizes={NAMES[a.name]: n for a, n in numbers_of(*case).items() if a in used},
-        theirs=theirs,
-        ours=count_of(*case, quantity),
-    )
+    return None
 
 
 def judged_file(
@@ -505,33 +460,13 @@ def judged_file(
         "seconds": timeout,
     }
     data = answer_of(json.dumps(job), name, timeout)
+    if "error" in data:
+        raise InputError(printable(data["error"]))
     try:
-        if "error" in data:
-            raise InputError(printable(data["error"]))
-        answer = _read(data, case[0])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+        evidence = Evidence.from_data(data, case[0])
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"{name}: its process wrote over the answer") from None
-    return Judge(model, case, quantity, timeout).answer(answer)
-
-
-def _read(data: Json, like: ModelSpec) -> Answer:
-    answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
-    answer.text, answer.unsure = data["text"], data["unsure"]
-    answer.cases = [_case(found, like) for found in data["cases"]]
-    if (found := data["tried"]) is not None:
-        tried = answer.tried = Tried(found["planned"])
-        for name in TRIED_AS_DATA:
-            setattr(tried, name, found[name])
-        tried.small = None if found["small"] is None else _case(found["small"], like)
-    return answer
-
-
-def _case(data: Json, like: ModelSpec) -> tuple[Case, Fraction]:
-    # unchecked, as it was sent: it may have sizes that no rule of ours allows
-    spec = like.substituted(**data["spec"])
-    return (spec, Workload(**data["workload"])), Fraction(data["value"])
+    return Judge(model, case, quantity, timeout).function(evidence)
 
 
 def check(
@@ -557,18 +492,18 @@ def check(
     >>> check("6*N*D", "llama-7b").quantity
     'train_matmul_flops'
     """
-    found = model_of(model)
+    known = model_of(model)
     if quantity is not None and quantity not in COUNTS:
-        known = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
-        raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
-    check_size(model, count(found.spec, Request()).params)
-    case = (found.spec, fitted(found.spec, workload or Request()))
+        remedy = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
+        raise InputError(f"quantity '{shown(quantity)}' is unknown; {remedy}")
+    check_size(model, count(known.spec, Request()).params)
+    case = (known.spec, fitted(known.spec, workload or Request()))
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds
     if isinstance(formula, str):
-        judge, notes = Judge(found, case, quantity or UNSAID, timeout), []
+        judge, notes = Judge(known, case, quantity or UNSAID, timeout), []
         if quantity is None and (nearest_to := judge.find_quantity(formula)):
-            judge = Judge(found, case, nearest_to, timeout)
+            judge = Judge(known, case, nearest_to, timeout)
             notes = [
                 f"taken as a count of {nearest_to}, which comes nearest; --quantity says another"
             ]
@@ -576,15 +511,15 @@ def check(
     quantity = quantity or UNSAID
     if callable(formula):  # called here: it is the caller's own code
         name = shown(getattr(formula, "__name__", "the function"))
-        judge = Judge(found, case, quantity, timeout)
+        judge = Judge(known, case, quantity, timeout)
         try:
             with limited(timeout):
-                answer = ask(formula, case, judge.words, name, seconds=timeout)
+                evidence = ask(formula, case, judge.words, name, seconds=timeout)
         except TooLong:
             raise InputError(
                 f"{name}: stopped after {timeout:g} s; is there a loop without end?"
             ) from None
-        return judge.answer(answer)
+        return judge.function(evidence)
     raise InputError(
         f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
     )

@@ -38,6 +38,8 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
             (ROOF, ("by ops", "copy", "moved"), timed),
             (POWER, (), [row for row in timed if row.power_w]),
         ):
+            # without columns that say nothing: of few rounds there are no intervals
+            cells = {head: cell for head, cell in cells.items() if any(map(cell, shown))}
             rows_of_table = [
                 (
                     row.variant,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
+    from metacount.files import Json
     from metacount.given import TransformersOnly
     from metacount.sharding.fit import Device, Fit, Fits
-    from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
 APART = (
@@ -109,40 +109,39 @@ def _placed(args: argparse.Namespace) -> Answer:
         cache = count(model.spec, request).kv_cache_bytes
     return Answer(
         report=lambda: _placed_report(model, found, cache),
-        data=lambda: {"model": model.id, **found.to_dict(), "kv_cache_bytes": cache},
-        code=0 if found.fits else 1,
+        data=lambda: {"model": model.id, **found, "kv_cache_bytes": cache},
+        code=0 if found["fits"] else 1,
         model=model,
     )
 
 
-def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | None) -> Report:
+def _placed_report(model: Model | TransformersOnly, found: Json, cache: int | None) -> Report:
     from metacount.cli.train import folded
 
-    where = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
-    names = {place.id: f"{place.id} {place.name}" for place in found.places}
-    names = {key: key if key in ("cpu", "disk") else name for key, name in names.items()}
+    where = f"{found['module']} on meta, in {found['dtype']}, "
+    where += f"placed by accelerate {found['accelerate']}, device map {found['device_map']}"
+    names: dict[str, str] = {}
     rows: list[tuple[Cell, ...]] = []
-    for place in found.places:
-        sizes = (place.room, place.param_bytes, place.buffer_bytes, place.accelerate_bytes)
-        rows.append((names[place.id], *(Amount(n, units.gib, always=True) for n in sizes)))
+    for place in found["places"]:
+        key, name = place["id"], place["name"]
+        names[key] = key if key == name else f"{key} {name}"
+        sizes = (place[n] for n in ("room", "param_bytes", "buffer_bytes", "accelerate_bytes"))
+        rows.append((names[key], *(Amount(n, units.gib, always=True) for n in sizes)))
     heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
-    placed = list(found.parts.items())
+    placed = list(found["parts"].items())
     parts = [(part or "the whole module", names[placed[run[0]][1]]) for part, run in folded(placed)]
-    notes = [] if found.fits else [("does not fit", "what no memory holds goes to disk")]
-    notes += [("differs", difference) for difference in found.differences]
-    if not found.differences:
+    notes = [] if found["fits"] else [("does not fit", "what no memory holds goes to disk")]
+    notes += [("differs", difference) for difference in found["differences"]]
+    if not found["differences"]:
         said = "accelerate's sizes in each place"
-        said += " and the formula in all" if found.formula_bytes is not None else ""
+        said += " and the formula in all" if found["formula_bytes"] is not None else ""
         notes.append(("equal", f"our count, tensor by tensor, and {said}"))
     left = "activations" if cache is None else f"the KV cache ({units.gib(cache)}) and activations"
     notes.append(("note", f"weights alone: no room is kept for {left}"))
     said = "where something is offloaded, a device keeps room for the largest layer"
     notes.append(("note", f"{said}; tied tensors are held once"))
     return [
-        [
-            Text(f"{bold(model.name)}  ({model.id})", whole=True),
-            Text(f"{where}, device map {found.device_map}"),
-        ],
+        [Text(f"{bold(model.name)}  ({model.id})", whole=True), Text(where)],
         [Grid(heads=heads, rows=rows, align="<>>>>")],
         [Grid(heads=("part", "device"), rows=parts, align="<<")],
         [Notes(notes)],

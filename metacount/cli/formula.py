@@ -18,7 +18,6 @@ from metacount.cli.options import (
     check_quantity,
     flag,
     grouped,
-    option,
     quantity,
     request_of,
 )
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from metacount.textbook.closed_form import ClosedForm
     from metacount.tracing.layers import CodeForm
 
-BELONGS = (("--by", "--from-code"),)
 CAUSAL = "causal_matmul_flops"  # transformers' code has none
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")  # \w would take the ² of d² along
 RUN_MEANINGS = {
@@ -63,13 +61,6 @@ def options() -> Sequence[Option]:
             "--from-code",
             "read it off the code instead, run with symbols for sizes: transformers' for a config, "
             "our reference modules for a name of the catalog",
-        ),
-        option(
-            "--by",
-            None,
-            "with --from-code: split FLOPs by role (default) or by operator",
-            default="role",
-            choices=("role", "operator"),
         ),
         *grouped(
             EXCLUSIVE,
@@ -112,9 +103,6 @@ def _read(model: Model | TransformersOnly, args: argparse.Namespace) -> CodeForm
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
 
     check_quantity(args.quantity, QUANTITIES)
-    if args.by == "operator" and not args.quantity.endswith("flops"):
-        without = f"{args.quantity} have no operator"
-        raise InputError(f"--by operator splits FLOPs: {without}; leave it out")
     if isinstance(model, TransformersOnly):
         from metacount.verify.compare import fitted_outside
 
@@ -128,7 +116,7 @@ def _read(model: Model | TransformersOnly, args: argparse.Namespace) -> CodeForm
         if model.source is not None and args.quantity != CAUSAL:
             read = model.source.config
     try:
-        return Tracer(read, workload, split=args.by).form(args.quantity)
+        return Tracer(read, workload).form(args.quantity)
     except NotTraced as error:
         raise InputError(f"{shown(model.id)}: no form of {args.quantity}: {error}") from None
 
@@ -365,7 +353,7 @@ def _off_code(model: Model | TransformersOnly, form: CodeForm) -> Written:
         domain=f"for {holds_for}",
         sections=[_layers(form), [Notes(notes, pad=6)]],
         more={
-            "split": form.split,
+            "split": "role",
             "layers": [
                 {
                     "role": part.role,

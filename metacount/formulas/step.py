@@ -618,16 +618,15 @@ def adam8bit_state(weight: Weight, width: int) -> Dim:
     return plain + in_blocks(size) * (coded - plain) + STEP
 
 
-# The state of one tensor: of a matrix in a block, and of any other.
-adamw_state = kept_values(2)
-OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
-    "adamw": (adamw_state, adamw_state),
-    "sgd": (kept_values(0, counted=False), kept_values(0, counted=False)),
-    "sgd-momentum": (kept_values(1, counted=False), kept_values(1, counted=False)),
-    "adagrad": (kept_values(1), kept_values(1)),
-    "adafactor": (adafactor_state, adafactor_state),
-    "muon": (kept_values(1, counted=False), adamw_state),
-    "adam8bit": (adam8bit_state, adam8bit_state),
+# The state of one tensor by each optimizer; Muon's is that of a matrix in a block.
+OPTIMIZERS: dict[str, Callable[[Weight, int], Dim]] = {
+    "adamw": kept_values(2),
+    "sgd": kept_values(0, counted=False),
+    "sgd-momentum": kept_values(1, counted=False),
+    "adagrad": kept_values(1),
+    "adafactor": adafactor_state,
+    "muon": kept_values(1, counted=False),
+    "adam8bit": adam8bit_state,
 }
 
 
@@ -655,8 +654,9 @@ def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> D
     if optimizer not in OPTIMIZERS:
         remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
         raise SpecError("optimizer", "has no formula", optimizer, remedy)
-    of_matrix, of_other = OPTIMIZERS[optimizer]
-    return (of_matrix if inner and len(weight.shape) == 2 else of_other)(weight, width)
+    if optimizer == "muon" and not (inner and len(weight.shape) == 2):
+        optimizer = "adamw"
+    return OPTIMIZERS[optimizer](weight, width)
 
 
 def optimizer_bytes_by_role(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.measure.counter import summed
-from metacount.measure.torch_private import is_hooked, tensors_of
+from metacount.measure.torch_private import is_hooked, tensors_of, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -327,10 +327,11 @@ class Folding:
             self.replayed += 1
             ran, out, cost, states, kept, updated = found
             self._counter.replay(cost, ran, layer)
-            for cache, state in zip(caches, states, strict=True):
-                _put_state(cache, number, state)
-            for own_cache, values in zip(of_layer, kept, strict=True):
-                vars(own_cache).update(_copy_of(values))
+            with unwatched():  # copies of a cache are nobody's work
+                for cache, state in zip(caches, states, strict=True):
+                    _put_state(cache, number, state)
+                for own_cache, values in zip(of_layer, kept, strict=True):
+                    vars(own_cache).update(_copy_of(values))
             for pair in pairs:
                 pair.is_updated[number] = updated
             return out
@@ -354,9 +355,10 @@ class Folding:
             self._confirmed.clear()
         if not (same and unchanged):
             return out
-        states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
-        kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
+        with unwatched():
+            states = [_take_state(cache, number) for cache in caches]
+            kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
         self._replays[key] = _Ran(layer, out, cost, states, kept, updated)
         return out
 
@@ -392,7 +394,9 @@ def _left(out: object, cost: Cost) -> tuple[object, object]:
 def _copied(value: object, made: dict[int, Tensor]) -> object:
     """Copy a value; one tensor under two names stays one."""
     if isinstance(value, Tensor):
-        return made.setdefault(id(value), torch.empty_like(value))
+        if id(value) not in made:
+            made[id(value)] = value.new_empty_strided(value.shape, value.stride())
+        return made[id(value)]
     if isinstance(value, dict):
         return {key: _copied(item, made) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from metacount.errors import InputError
-from metacount.measure.operators import GROUPED, flops_of, grouped_refusal, grouped_result
+from metacount.measure.operators import (
+    GROUPED,
+    empty_result,
+    flops_of,
+    grouped_refusal,
+    grouped_result,
+)
 from metacount.measure.torch_private import (
     DispatchMode,
     is_fake,
@@ -75,10 +81,6 @@ QUESTIONS = frozenset((
 
 # Whose operators compute nothing: what the interpreter asks, and marks for a profiler.
 SILENT = ("prim", "profiler")
-
-
-# The product that a fused mixture runs its experts in: what idle experts cost is all in it.
-BATCHED = "aten.bmm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,6 @@ class MeasuredFlops:
         return {**self.by_role, "moe": self.by_role["moe"] - self.idle}
 
     @property
-    def chosen_by_operator(self) -> dict[str, int]:
-        """By operator, likewise."""
-        batched = self.by_operator.get(BATCHED, 0) - self.idle
-        return {**self.by_operator, **({BATCHED: batched} if batched else {})}
-
-    @property
     def all_flops(self) -> int:
         """Everything that ran."""
         return self.matmul_flops + self.rotary
@@ -206,8 +202,8 @@ class MeasuredRun:
             self, cache=self.cache.halved(), kv_bytes_per_token=self.kv_bytes_per_token // 2
         )
 
-    def parts(self, quantity: str, *, by_operator: bool = False) -> dict[str, int] | None:
-        """Return the FLOPs by role (or operator), the KV cache by attention,
+    def parts(self, quantity: str) -> dict[str, int] | None:
+        """Return the FLOPs by role, the KV cache by attention,
         the state; None where unknown.
         """
         if quantity == "state_bytes" and self.cache is not None:
@@ -219,10 +215,8 @@ class MeasuredRun:
         if flops is None or not quantity.endswith("matmul_flops"):
             return None
         if quantity == "causal_matmul_flops":
-            if by_operator:
-                return None if (n := flops.causal_matmul_flops) is None else {"all": n}
             return flops.causal_by_role
-        return flops.chosen_by_operator if by_operator else flops.chosen_by_role
+        return flops.chosen_by_role
 
 
 class Charge(NamedTuple):
@@ -343,7 +337,8 @@ class FlopCounter(DispatchMode):
                     "took them"
                 )
         else:
-            out = func(*args, **(kwargs or {}))
+            made = empty_result(func, args, kwargs or {})
+            out = func(*args, **(kwargs or {})) if made is None else made
         self.note(func, out)
         flops = flops_of(func, args, out)
         if flops:

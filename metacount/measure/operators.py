@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -96,6 +96,50 @@ def grouped_refusal(a: Tensor, b: Tensor) -> str:
     steps = [n for t in (a, b) for n in t.stride()[-2:] if isinstance(n, int) and n > 1]
     odd = next((n for n in steps if n * size % 16), None)
     return f"rows of {odd} values, which are no whole 16 bytes" if odd else ""
+
+
+# Elementwise operators whose results on meta are made here: torch makes them by functions in Python
+# that take five times as long. Of floats, in one type; of two tensors in the wider one.
+OF_ONE = frozenset((
+    aten.rsqrt.default, aten.pow.Tensor_Scalar, aten.gelu.default, aten.silu.default,
+    aten.sigmoid.default, aten.tanh.default, aten.cos.default, aten.sin.default,
+    aten.exp.default, aten.neg.default, aten.relu.default, aten.softplus.default,
+))  # fmt: skip
+OF_TWO = frozenset((aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor))
+MEAN = aten.mean.dim
+WHOLE_TENSORS = (Tensor, torch.nn.Parameter)  # no class that has a dispatch of its own
+
+
+def empty_result(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Make the empty result of elementwise work on meta, as torch does; None where torch is to.
+
+    Of contiguous tensors alone, whose result is contiguous, too.
+    """
+    x = args[0] if op in OF_ONE or op in OF_TWO or op is MEAN else None
+    if not _is_plain(x):
+        return None
+    if op in OF_ONE:
+        return x.new_empty(x.shape)
+    if kwargs:  # a type, or a factor
+        return None
+    if op is MEAN:
+        if args[2:] != (True,) or len(args[1]) != 1:
+            return None
+        sizes = list(x.shape)
+        sizes[args[1][0]] = 1
+        return x.new_empty(sizes)
+    y = args[1]
+    if type(y) is float or type(y) is int:
+        return x.new_empty(x.shape)
+    if not _is_plain(y):
+        return None
+    shape = x.shape if x.shape == y.shape else torch.broadcast_shapes(x.shape, y.shape)
+    return x.new_empty(shape, dtype=torch.result_type(x, y))
+
+
+def _is_plain(x: Any) -> TypeGuard[Tensor]:
+    plain = type(x) in WHOLE_TENSORS and x.is_meta
+    return plain and x.is_floating_point() and x.is_contiguous()
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:

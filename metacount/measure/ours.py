@@ -120,8 +120,11 @@ def role_of(path: list[nn.Module]) -> str | None:
     One exception: in a MoE layer everything but a norm is `moe`, the shared experts' FFN too.
     None where no module on the path has a role.
     """
-    adapted = [getattr(module, "base", module) for module in path]  # an adapter is of its layer
-    roles = [ROLE_OF[type(module)] for module in adapted if type(module) in ROLE_OF]
+    kinds = (
+        type(module) if type(module) in ROLE_OF else type(getattr(module, "base", module))
+        for module in path  # an adapter is of its layer
+    )
+    roles = [ROLE_OF[kind] for kind in kinds if kind in ROLE_OF]
     if not roles:
         return None
     return "moe" if "moe" in roles and roles[-1] != "norm" else roles[-1]
@@ -164,8 +167,8 @@ def measure_params(model: nn.Module) -> MeasuredParams:
     shared = {
         id(p)
         for m in model.modules()
-        for n, p in m.named_parameters(recurse=False)
         if role_of([m]) == "head"
+        for p in m.parameters(recurse=False)
     }
     for path, name, tensor in owned(model):
         role = role_of(path)

@@ -13,6 +13,7 @@ from functools import cache
 from inspect import unwrap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import Placement
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # Devices for which a block of the caller may have automatic types on.
@@ -480,6 +482,38 @@ def only_own_pieces() -> Iterator[None]:
         yield
     finally:
         names[name] = before
+
+
+@contextmanager
+def stages_unasked() -> Iterator[None]:
+    """Let a pipeline begin without word from the other stages: those of a fake world give none."""
+    from torch.distributed.pipelining import schedules, stage
+
+    def begin(_: object, stages: Iterable[Any], *args: object) -> None:
+        for each in stages:
+            each._inference_mode = vars(stage)["InferenceMode"].STATIC
+
+    owner, name = schedules._PipelineSchedule, "_warmup_p2p"
+    with patch.object(owner, name, begin) if hasattr(owner, name) else nullcontext():
+        yield
+
+
+@contextmanager
+def shapes_unwatched() -> Iterator[None]:
+    """Hide from every mode what DTensor runs to learn the whole shape of a result.
+
+    A real step knows it from the step before; on fake tensors torch runs it each time.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    learn = ShardingPropagator._propagate_tensor_meta
+
+    def run(self: ShardingPropagator, schema: Any) -> Any:
+        with unwatched():
+            return learn(self, schema)
+
+    with patch.object(ShardingPropagator, "_propagate_tensor_meta", run):
+        yield
 
 
 @contextmanager

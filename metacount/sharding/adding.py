@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 from math import prod
 
 from metacount.formulas.model import ROLES
@@ -35,31 +36,12 @@ UNSEEN = "DistributedDataParallel waits for gradients of parameters that have no
 
 
 @frozen
-class Piece:
-    """A part of a stage on one rank: what it holds and sends; which part, and how many of it."""
-
-    held: tuple[Held, ...]
-    collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
-    optimizer_bytes: int
-    kv_cache_bytes: int
-    state_bytes: int = 0  # of mixers that keep a state
-    activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
-    recomputed_bytes: int = 0
-    # what the sum of a stage adds
-    layer: bool = False
-    first: bool = False  # what is before the blocks is in it
-    last: bool = False  # what is after them
-    loss_bytes: int = 0
-    copies: int = 1
-
-
-@frozen
 class Part:
     """A part of a model that is counted once: the layers that are alike, or an end of the model."""
 
     layers: tuple[int, ...] = ()
-    first: bool = False
-    last: bool = False
+    first: bool = False  # what is before the blocks is in it
+    last: bool = False  # what is after them
 
     def copies(self, own: range, *, first: bool, last: bool) -> int:
         """Count how many of the part a stage has, whose layers are `own`."""
@@ -68,44 +50,79 @@ class Part:
         return int((first or not self.first) and (last or not self.last))
 
 
+@frozen
+class Ran:
+    """What one rank keeps, sends and caches when a part runs: the same for all of its shares."""
+
+    collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
+    kv_cache_bytes: int = 0
+    state_bytes: int = 0  # of mixers that keep a state
+    activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
+    recomputed_bytes: int = 0
+
+
+@frozen
+class Piece:
+    """A part of a stage on one rank, and how many of it."""
+
+    part: Part
+    held: tuple[Held, ...]
+    ran: Ran
+    optimizer_bytes: int
+    loss_bytes: int = 0
+    copies: int = 1
+
+    @property
+    def kept(self) -> int:
+        """Bytes that its backward keeps of one forward."""
+        return self.ran.activation_bytes or 0
+
+
 def kinds_of_mesh(
     spec: ModelSpec,
     job: Job,
     layers: Sequence[int],
     parts: Sequence[Part],
-    groups: Sequence[Sequence[int]],
-    piece: Callable[[int, int], Piece],
+    held_at: Callable[[int], Sequence[tuple[Held, ...]]],
+    run: Callable[[int, int], Ran],
+    state_of: Callable[[tuple[int, ...]], int],
 ) -> list[Kind]:
     """Add up every kind of rank, the stages in order.
 
-    `layers` are those of each stage, `groups` the ranks of the first stage that hold equal parts;
-    `piece` gives what a rank of these holds of a part. Stages are of one kind if
-    they have as many of each part, keep as many micro-batches, and both or none has an end.
+    `layers` are those of each stage. On ranks of the first stage: `held_at` gives what one holds of
+    each part, `run` runs a part on one, `state_of` counts the bytes that the optimizer keeps for
+    tensors of so many values. Stages are of one kind if they have as many of each part, keep as
+    many micro-batches, and both or none has an end.
     """
     stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
-    start = 0
+    start, mesh, n_vocab = 0, job.mesh, spec.vocab_size or 0
     for stage, n in enumerate(layers):
-        own, first, last = range(start, start + n), stage == 0, stage == job.mesh.pp - 1
+        own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
         copies = tuple(part.copies(own, first=first, last=last) for part in parts)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
+    tensor, groups = alike_ranks(lambda rank: [*chain(*held_at(rank))], job)
+    ran = {(i, index): run(i, index) for index in tensor for i in range(len(parts))}
 
     @cache
-    def of_rank(number: int, rank: int) -> dict[str, Any]:
-        part, loss = parts[number], 0
-        if part.last and spec.head is not None:
-            loss = job.loss_bytes(spec.vocab_size or 0, job.mesh.place(rank).tensor)
-        where = {"layer": bool(part.layers), "first": part.first, "last": part.last}
-        return {**vars(piece(number, rank)), **where, "loss_bytes": loss}
+    def of_rank(i: int, rank: int, n: int) -> Piece:
+        held, at = held_at(rank)[i], mesh.place(rank).tensor
+        loss = parts[i].last and spec.head is not None
+        return Piece(
+            part=parts[i],
+            held=held,
+            ran=ran[i, max(index for index in tensor if index <= at)],
+            optimizer_bytes=state_of(tuple(each.shard for each in held if each.trained)),
+            loss_bytes=job.loss_bytes(n_vocab, at) if loss else 0,
+            copies=n,
+        )
 
-    found, per_stage = [], job.mesh.stage_ranks
+    found = []
     for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
-            pieces = [
-                Piece(**{**of_rank(i, ranks[0]), "copies": n}) for i, n in enumerate(copies) if n
-            ]
-            every = [stage * per_stage + rank for stage in alike for rank in ranks]
+            pieces = [of_rank(i, ranks[0], n) for i, n in enumerate(copies) if n]
+            every = [stage * mesh.stage_ranks + rank for stage in alike for rank in ranks]
             found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
     return found
 
@@ -164,11 +181,11 @@ def kind_from(
         gradients_of.append(own * stored)
         gradients += piece.copies * own
         updated += piece.copies * sum(each.shard for each in trained)
-        for key, times in piece.collectives.items():
+        for key, times in piece.ran.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    kept: int | None = None
-    if all(piece.activation_bytes is not None for piece in pieces):
-        kept = job.kept_at(stages[0]) * sum(p.copies * (p.activation_bytes or 0) for p in pieces)
+    kept: int | None = job.kept_at(stages[0]) * sum(p.copies * p.kept for p in pieces)
+    if any(piece.ran.activation_bytes is None for piece in pieces):
+        kept = None
     accumulates = job.train and job.micro_batches > 1
     there = (gradients * stored, kept or 0)
     if not accumulates:
@@ -201,13 +218,13 @@ def kind_from(
         "gathered_bytes": gathered * computed,
         "gradient_bytes": gradients * stored,
         "optimizer_bytes": sum(piece.copies * piece.optimizer_bytes for piece in pieces),
-        "recomputed_bytes": max((piece.recomputed_bytes for piece in pieces), default=0),
-        "kv_cache_bytes": sum(piece.copies * piece.kv_cache_bytes for piece in pieces),
-        "state_bytes": sum(piece.copies * piece.state_bytes for piece in pieces),
+        "recomputed_bytes": max((piece.ran.recomputed_bytes for piece in pieces), default=0),
+        "kv_cache_bytes": sum(piece.copies * piece.ran.kv_cache_bytes for piece in pieces),
+        "state_bytes": sum(piece.copies * piece.ran.state_bytes for piece in pieces),
         "loss_bytes": sum(piece.copies * piece.loss_bytes for piece in pieces),
         "embedding_bytes": sum(embedding_bytes(job, piece) for piece in pieces),
-        "input_bytes": tokens * sum(p.first + (p.last and p.loss_bytes > 0) for p in pieces),
-        "passing_bytes": max((passing_bytes(job, p) for p in pieces if p.layer), default=0),
+        "input_bytes": tokens * sum(p.part.first + (p.loss_bytes > 0) for p in pieces),
+        "passing_bytes": max((passing_bytes(job, p) for p in pieces if p.part.layers), default=0),
         "step_bytes": updated * STEP_COPIES.get(job.optimizer, 0) * stored,
         "backward_gradient_bytes": there[0],
         "backward_activation_bytes": there[1],
@@ -216,7 +233,7 @@ def kind_from(
         ranks=tuple(ranks),
         count=count,
         stages=tuple(stages),
-        layers=sum(piece.copies for piece in pieces if piece.layer),
+        layers=sum(piece.copies for piece in pieces if piece.part.layers),
         params=params,
         active_params=active,
         by_role={role: by_role[role] for role in ROLES if role in by_role},
@@ -226,12 +243,21 @@ def kind_from(
         collectives=(*sorted(found, key=_order), *between),
         accumulates=accumulates,
         **sizes,
-        **_at_worst(job, pieces, sizes, kept),
+        **_at_worst(job, pieces, sizes, kept, _of_stage(job, stages[0], between)),
     )
 
 
+def _of_stage(job: Job, stage: int, between: Sequence[Collective]) -> int:
+    """Count what a schedule holds in training: all that is received, and what kept ones gave."""
+    if not job.train:
+        return 0
+    received = sum(each.n_bytes * each.times for each in between if each.kind == "receive")
+    given = (each.n_bytes for each in between if (each.kind, each.phase) == ("send", "forward"))
+    return received + job.kept_at(stage) * sum(given)
+
+
 def _at_worst(
-    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None
+    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None, of_stage: int
 ) -> dict[str, Any]:
     """Find the worst moment of those that are counted, what may be there at most, and the peak.
 
@@ -250,8 +276,8 @@ def _at_worst(
     }
     counted = {**sizes, "activation_bytes": kept or 0}
     moments = {name: {part: counted[part] for part in parts} for name, parts in named.items()}
-    moments["blocks"]["gradient_bytes"] = sizes["backward_gradient_bytes"]
-    moments["blocks"]["activation_bytes"] = sizes["backward_activation_bytes"]
+    for part in ("gradient_bytes", "activation_bytes"):
+        moments["blocks"][part] = sizes[f"backward_{part}"]
     for name in moments.keys() - {"loss"}:  # where they are among what is kept
         moments[name]["input_bytes"] = sizes["input_bytes"]
     totals = {name: sum(parts.values()) for name, parts in moments.items()}
@@ -276,17 +302,18 @@ def _at_worst(
     more = unit if alone else 3 * unit
     bounds = {
         "blocks": totals["blocks"] + sizes["passing_bytes"] + more,
-        "embedding": totals["embedding"] + more,
+        "embedding": totals["embedding"] + more + 2 * sizes["embedding_bytes"] * (not alone),
+        "loss": totals["loss"] + logits * (mesh.pp > 1),  # which a schedule has, too
         "ends": totals["loss"] - sizes["loss_bytes"] + ends + more,
         "step": totals["step"],
     }
-    if not alone:
-        bounds["embedding"] += 2 * sizes["embedding_bytes"]
     # buckets of DDP have the gradients once more
     buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
-    most = max(*bounds.values(), *totals.values()) + buckets
+    most = max(*bounds.values(), *totals.values()) + buckets + of_stage
     exact = worst in ("loss", "step") or alone
-    why = job.unfollowed or ("" if kept is not None else "no formula counts what is kept")
+    why = job.unfollowed or job.uncounted
+    if not why and kept is None:
+        why = "no formula counts what is kept"
     if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
         why = UNSEEN
     if not why and not (exact and even and most == totals[worst] + buckets):
@@ -318,7 +345,7 @@ def passing_bytes(job: Job, piece: Piece) -> int:
     if not job.train:
         return 0
     experts = (prod(each.cut) for each in piece.held if len(each.cut) > 2)
-    kept = piece.recomputed_bytes or piece.activation_bytes or 0
+    kept = piece.ran.recomputed_bytes or piece.kept
     return PASSING * kept + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
 
 
@@ -330,13 +357,13 @@ def embedding_bytes(job: Job, piece: Piece) -> int:
     These are whole, in the type that is computed with.
     """
     tables = [each for each in piece.held if each.role == "embedding" and len(each.cut) == 2]
-    if not (job.train and piece.first and tables):
+    if not (job.train and piece.part.first and tables):
         return 0
     table = max(tables, key=lambda each: prod(each.cut))
     width = DTYPE_BYTES[job.dtype]
     whole, given = prod(table.cut) * width, job.rows * job.length * table.cut[1] * width
     scalars = 2 * max(FLOAT32, width)
-    if not piece.last:
+    if not piece.part.last:
         return given + (scalars if job.mesh.pp == 1 else 0)
     of_rank = table.shard if job.zero >= 2 else prod(table.cut)
     return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
@@ -355,10 +382,10 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
     """
     gradients, saved, both = 0, 0, (0, 0)
     for piece, of_gradients in pieces:
-        of_saved = piece.activation_bytes or 0
-        if not piece.layer:
-            gradients += piece.copies * of_gradients * piece.last
-            saved += piece.copies * of_saved * (not piece.last)
+        of_saved = piece.kept
+        if not piece.part.layers:
+            gradients += piece.copies * of_gradients * piece.part.last
+            saved += piece.copies * of_saved * (not piece.part.last)
         elif of_saved >= of_gradients:
             saved += piece.copies * of_saved
             both = max(both, (of_gradients, 0), key=sum)
@@ -379,28 +406,26 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     One tensor for each micro-batch, forward to the next stage and, in training, back to the one
     before. This is counted, not run: a schedule waits for its neighbours' answers.
     """
-    found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
     spread = job.mesh.tp if job.sequence_parallel else 1
     machines, outside = span(job.mesh, "pp", job.per_machine)
     runs = job.passes | ({"backward": job.length} if job.train else {})
-    for phase, length in runs.items():
-        ahead, behind = (first, last) if phase == "backward" else (last, first)
-        for kind, nobody in (("send", ahead), ("receive", behind)):
-            if not nobody and job.mesh.pp > 1:
-                found.append(
-                    Collective(
-                        phase=phase,
-                        kind=kind,
-                        group="pp",
-                        ranks=2,
-                        n_bytes=one * length // spread,
-                        times=job.micro_batches,
-                        machines=machines,
-                        outside=outside,
-                    )
-                )
-    return found
+    return [
+        Collective(
+            phase=phase,
+            kind=kind,
+            group="pp",
+            ranks=2,
+            n_bytes=one * length // spread,
+            times=job.micro_batches,
+            machines=machines,
+            outside=outside,
+        )
+        for phase, length in runs.items()
+        for kind in ("send", "receive")
+        # an end has nobody to send to or to get from
+        if not (first if (kind == "send") == (phase == "backward") else last) and job.mesh.pp > 1
+    ]
 
 
 def often(job: Job, group: str) -> int:

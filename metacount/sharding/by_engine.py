@@ -6,13 +6,14 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cache
-from itertools import chain
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +26,9 @@ from metacount.measure.torch_private import (
     parameters_of,
     put_tensor,
     resizing_told,
+    ring_attention,
+    shapes_unwatched,
+    stages_unasked,
     tensors_of,
     tree_leaves,
     unwatched,
@@ -34,7 +38,7 @@ from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
-from metacount.sharding.adding import UNSEEN, Part, Piece, alike_ranks, kinds_of_mesh
+from metacount.sharding.adding import UNSEEN, Part, Ran, kinds_of_mesh
 from metacount.sharding.engine import (
     OnParts,
     RingAttention,
@@ -45,7 +49,6 @@ from metacount.sharding.engine import (
     fake_world,
     local_part,
     only_new_garbage,
-    ring,
     shard_fully,
     state_bytes,
     states,
@@ -288,17 +291,16 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
 
 
-def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Any]:
-    """Run a part forward and backward on fake tensors; return what a `Piece` says of it."""
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
+    """Run a part forward and backward on fake tensors; return what it keeps and sends."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
     place(model, styles, world, job)
     traffic, keeping = Traffic(world.groups), Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
-    context = world.context if job.ring else None
     cut = loss_parallel() if job.loss_parallel else nullcontext()
-    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(world, job), cut:
         told = resizing_told(keeping.resized)
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), told:
             out = _trained(model, job, keeping)
@@ -313,7 +315,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 held = _trained(model, job, again)
             recomputed = again.saved_bytes()
             del held
-    return {"collectives": sent, "activation_bytes": kept, "recomputed_bytes": recomputed}
+    return Ran(collectives=sent, activation_bytes=kept, recomputed_bytes=recomputed)
 
 
 def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
@@ -328,12 +330,17 @@ def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
         return loss_of(out, targets, Setup(attention=job.attention))
 
 
+def ring(world: World, job: Job) -> AbstractContextManager[None]:
+    """Let ranks exchange keys and values inside, where a job has them do so."""
+    return ring_attention(world.context) if job.ring else nullcontext()
+
+
 def fused(job: Job) -> FusedAttention | RingAttention:
     """Choose the mode in which attention runs by the kernel that the job names."""
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Any]:
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
     """Run a part over what it is given, and, where it has a cache, over one token more."""
     mode, cached = fake_tensors(), (0, 0)
     sent: dict[tuple[str, str, str, int], int] = {}
@@ -351,7 +358,7 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
             sent |= traffic.taken(phase)
             if cache is not None:
                 cached = tensor_bytes(cache.tensors()), tensor_bytes(cache.state_tensors())
-    return {"collectives": sent, "kv_cache_bytes": cached[0], "state_bytes": cached[1]}
+    return Ran(collectives=sent, kv_cache_bytes=cached[0], state_bytes=cached[1])
 
 
 def result(out: Output) -> Tensor:
@@ -417,30 +424,19 @@ class Measuring:
                 models = map(self.whole.part, self.parts)
                 return [tuple(place(each, self.styles, world, self.job)) for each in models]
 
-        tensor, groups = alike_ranks(lambda rank: [*chain(*held_at(rank))], self.job)
-        ran = {}
-        for rank in tensor:  # one rank after the other
-            forget_ranks()
-            for i, part in enumerate(self.parts):
-                with fake_world(self.mesh, rank, self.job.zero) as world:
-                    run = train_once if self.job.train else serve_once
-                    ran[i, rank] = run(self.whole.part(part), self.styles, world, self.job)
+        def run(part: int, rank: int) -> Ran:
+            if part == 0:  # one rank after the other
+                forget_ranks()
+            once = train_once if self.job.train else serve_once
+            with fake_world(self.mesh, rank, self.job.zero) as world:
+                return once(self.whole.part(self.parts[part]), self.styles, world, self.job)
 
         @cache
         def state_of(sizes: tuple[int, ...]) -> int:
             dtype = DTYPES[self.job.stored]
             return state_bytes(self.job.optimizer, sizes, dtype) if self.job.train else 0
 
-        def piece(part: int, rank: int) -> Piece:
-            held = held_at(rank)[part]
-            at = max(i for i in tensor if i <= self.mesh.place(rank).tensor)
-            return Piece(
-                held=held,
-                optimizer_bytes=state_of(tuple(each.shard for each in held if each.trained)),
-                **{"kv_cache_bytes": 0, **ran[part, at]},
-            )
-
-        return kinds_of_mesh(self.spec, self.job, self.layers, self.parts, groups, piece)
+        return kinds_of_mesh(self.spec, self.job, self.layers, self.parts, held_at, run, state_of)
 
     def with_peak(self, kind: Kind) -> Kind:
         """Add the peak of a step that is run; without one, leave what is counted."""
@@ -460,16 +456,18 @@ class Measuring:
         to each stretch of the step. None of layers that differ where there are more than
         `MOST_UNLIKE`.
         """
-        n, found = self.spec.n_layers, []
-        few: tuple[int, ...] = (n,)
-        if n > FEWEST + 1 and any(len(part.layers) == n for part in self.parts):
-            few = (FEWEST, FEWEST + 1)
+        stage, found = self.mesh.place(rank).stage, []
+        n, start = self.layers[stage], sum(self.layers[:stage])
+        own, few = range(start, start + n), [n]
+        if n > FEWEST + 1 and any({*own} <= {*part.layers} for part in self.parts):
+            few = [FEWEST, FEWEST + 1]
         if few[0] > MOST_UNLIKE:
             return None
         for layers in few:
             forget_ranks()
             with fake_world(self.mesh, rank, self.job.zero) as world:
-                model = self.whole.piece(range(layers), first=True, last=True)
+                ends = {"first": stage == 0, "last": stage == self.mesh.pp - 1}
+                model = self.whole.piece(own[:layers], **ends)
                 found.append(follow_step(model, self.styles, world, self.job))
         first, last = found[0], found[-1]
         peaks = [
@@ -575,23 +573,30 @@ def follow_step(
             *(mode, EvenChoice(), as_trained(model, job.attention)),
             checkpointed(blocks, job.checkpointing, follow, lambda: fused(job)),
             resizing_told(follow.resized),
+            shapes_unwatched(),
+            stages_unasked(),
+            ring(world, job),
         ):
             stack.enter_context(context)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         updates = Updates(Setup(optimizer=job.optimizer, foreach=True), trained, set())
         updates.prepare()
-        tokens, targets = (torch.zeros((job.rows, job.length), dtype=torch.long) for _ in range(2))
-        run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
+        shape = (job.rows * (job.micro_batches if job.mesh.pp > 1 else 1), job.length)
+        tokens, targets = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
+        ran: nn.Module = model
+        if job.mesh.pp > 1:
+            ran = PipedStage(model, world, job, partial(loss_of, setup=Setup()))
+        run_step(ran, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
         for name in [name for name, p in trained.items() if p.grad is None]:
             updates.drop(name)  # the loss does not reach it
         model.zero_grad()
         follow.forget()
-        ran: nn.Module = model
         if job.replicated:
             with follow:
                 ran = DistributedDataParallel(model, init_sync=False)
             ran.register_comm_hook(None, lambda _, bucket: follow.summed(bucket))
         follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
+        follow.note("received_bytes", ran.received() if isinstance(ran, PipedStage) else [])
         follow.ledger.numbers([tokens, targets])
         with follow:
             run_step(ran, job, tokens, targets, follow)
@@ -619,12 +624,21 @@ def run_step(
         if follow is not None:
             follow.ledger.mark(phase, "")
 
+    cut = loss_parallel() if job.loss_parallel else nullcontext()
+    if isinstance(model, PipedStage):
+        begin(FORWARD)
+        with fused(job), cut, nullcontext() if follow is None else follow.saving():
+            model.step(tokens, targets)
+        end_step(model)
+        return
     times = job.micro_batches if follow is None else min(job.micro_batches, 2)
     for i in range(times):
         waits: AbstractContextManager[object] = nullcontext()
         if isinstance(model, DistributedDataParallel) and i < times - 1:
             waits = model.no_sync()
-        with waits:
+        elif isinstance(model, FSDPModule) and job.zero < 2:
+            model.set_requires_gradient_sync(i == times - 1)
+        with waits, loss_parallel() if job.loss_parallel else nullcontext():
             with nullcontext() if follow is None else follow.saving():
                 begin(FORWARD)
                 with fused(job):
@@ -637,6 +651,56 @@ def run_step(
             begin(BACKWARD)
             loss.backward()
             del loss
+    end_step(model)
+
+
+class PipedStage(nn.Module):
+    """A stage as torch's schedules run it, one tensor in and one out, and a step of it."""
+
+    def __init__(
+        self, model: Model, world: World, job: Job, loss: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        at, mesh, wide = world.place.stage, job.mesh, DTYPES[job.dtype]
+
+        def like(length: int, width: int) -> Tensor:
+            shape = (job.rows, length, width)
+            return torch.empty(shape, dtype=wide, device="meta", requires_grad=True)
+
+        hidden = like(job.tokens_between // job.rows, model.spec.d_model)
+        tokens = torch.empty((job.rows, job.length), dtype=torch.long, device="meta")
+        self._first, self._last = at == 0, at == mesh.pp - 1
+        self._stage = PipelineStage(
+            self,
+            at,
+            mesh.pp,
+            torch.device("cpu"),
+            input_args=(tokens if self._first else hidden,),
+            output_args=(like(job.length, model.spec.vocab_size) if self._last else hidden,),
+            group=world.stages.get_group(),
+        )
+        # torch's needs as many micro-batches as stages; of fewer all are kept in either
+        one_by_one = job.schedule == "1f1b" and job.micro_batches >= mesh.pp
+        kind = Schedule1F1B if one_by_one else ScheduleGPipe
+        self._schedule = kind(self._stage, n_microbatches=job.micro_batches, loss_fn=loss)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute what the stage passes on."""
+        return result(self.model(x))
+
+    def step(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+        """Run all micro-batches forward and backward; return their losses, on the last stage."""
+        losses: list[Tensor] = []
+        how: Any = {"target": targets, "losses": losses} if self._last else {}
+        self._schedule.step(*((tokens,) if self._first else ()), **how, return_outputs=False)
+        return losses
+
+    def received(self) -> list[Tensor]:
+        """List what comes from the neighbours, which is there from the first step on."""
+        infos = (*self._stage.args_recv_info.values(), *self._stage.grad_recv_info.values())
+        buffers = (getattr(info, "buffer", None) for each in infos for info in each)
+        return [buffer for buffer in buffers if buffer is not None]
 
 
 def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from itertools import chain
 
 from metacount.errors import SpecError
 from metacount.formulas import ends, folds
@@ -44,19 +43,19 @@ from metacount.formulas.tape import (
     Weight,
 )
 from metacount.frozen import frozen
-from metacount.sharding.adding import Part, Piece, alike_ranks, kinds_of_mesh
+from metacount.sharding.adding import Part, Ran, kinds_of_mesh
 from metacount.sharding.plan import Plan, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 
 # What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
 STATES = {
-    name: OPTIMIZERS[name][1] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
+    name: OPTIMIZERS[name] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
 }
 
 
@@ -149,16 +148,22 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     [(8, 842335232)]
     """
     units = units_of(spec, job.mesh.pp)
+    width = DTYPE_BYTES[job.stored]
 
     @cache
     def held_at(rank: int) -> list[tuple[Held, ...]]:
         return [_held(unit, rank_at(job, rank)) for unit in units]
 
-    def piece(part: int, rank: int) -> Piece:
-        return _piece(spec, job, units[part], rank_at(job, rank), held_at(rank)[part])
+    def run(part: int, rank: int) -> Ran:
+        return _ran(spec, job, units[part], rank_at(job, rank))
 
-    _, groups = alike_ranks(lambda rank: [*chain(*held_at(rank))], job)
-    return kinds_of_mesh(spec, job, layers_of_stages(spec, job.mesh, plan), units, groups, piece)
+    @cache
+    def state_of(sizes: tuple[int, ...]) -> int:
+        weights = (Weight(role="", name="", shape=(n,)) for n in sizes)
+        return sum(int(STATES[job.optimizer](each, width)) for each in weights) if job.train else 0
+
+    layers = layers_of_stages(spec, job.mesh, plan)
+    return kinds_of_mesh(spec, job, layers, units, held_at, run, state_of)
 
 
 def rank_at(job: Job, number: int) -> Rank:
@@ -196,7 +201,7 @@ def _held(unit: Unit, rank: Rank) -> tuple[Held, ...]:
     )
 
 
-def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank, held: tuple[Held, ...]) -> Piece:
+def _ran(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Ran:
     ops, tape = _ops_of(spec, job, unit, rank)
     moves: dict[tuple[str, str, str, int], int] = {}
     width = DTYPE_BYTES[job.dtype]
@@ -205,12 +210,10 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank, held: tuple[Held, 
         moves[key] = moves.get(key, 0) + 1
     kept, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
-    return Piece(
-        held=held,
+    return Ran(
         collectives=moves,
         activation_bytes=kept,
         recomputed_bytes=again,
-        optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
     )
@@ -240,15 +243,6 @@ def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str
         ]
         found[name] = [op for tape in both for op in tape.ops]
     return found, tape
-
-
-def _stepped(job: Job, held: Sequence[Held]) -> int:
-    if not job.train:
-        return 0
-    state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
-    trained = (each for each in held if each.trained)
-    shares = (Weight(role=each.role, name=each.name, shape=(each.shard,)) for each in trained)
-    return sum(int(state(share, width)) for share in shares)
 
 
 def _kept(

@@ -47,7 +47,6 @@ from metacount.measure.torch_private import (
     packed_in,
     parameters_of,
     put_tensor,
-    ring_attention,
     waited,
 )
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -455,18 +454,13 @@ def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
                 if ep.size() > 1:
                     spread_experts(modules[name], world)
             elif tp.size() > 1:
-                style_named(style)(modules[name], tp, parent)
-
-
-def style_named(style: str) -> Style:
-    """Find the style that a word of a plan names."""
-    if style not in STYLES:
-        known = (*STYLES, "ep_dispatch_experts")
-        raise InputError(
-            f"the plan's style '{shown(style)}' is unknown; "
-            + nearest(style, known, f"choose one of {', '.join(known)}")
-        )
-    return STYLES[style]
+                if style not in STYLES:
+                    known = (*STYLES, "ep_dispatch_experts")
+                    raise InputError(
+                        f"the plan's style '{shown(style)}' is unknown; "
+                        + nearest(style, known, f"choose one of {', '.join(known)}")
+                    )
+                STYLES[style](modules[name], tp, parent)
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
@@ -558,16 +552,6 @@ class RingAttention(TorchFunctionMode):
                 f"torch {torch.__version__} cannot run this model's attention on ranks that hold "
                 "parts of a sequence; leave cp out, take --formula, or install torch 2.13"
             ) from None
-
-
-@contextmanager
-def ring(mesh: DeviceMesh | None) -> Iterator[None]:
-    """Let ranks exchange keys and values until the block ends; without a mesh do nothing."""
-    if mesh is None:
-        yield
-        return
-    with ring_attention(mesh):
-        yield
 
 
 # torch's operator -> what it is, and which argument is the whole tensor: the one that is larger

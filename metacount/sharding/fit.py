@@ -261,8 +261,8 @@ def fit(
         from metacount.textbook.stored import stored_from_config
 
         stored = stored_from_config(known.spec, known.quantised)
-    packed = None if isinstance(stored, str) else stored
-    found = []
+    search = Search(known, train, how, None if isinstance(stored, str) else stored)
+    answers = []
     for device, number in devices_named(gpu):
         if devices is not None and number not in (None, devices):
             raise InputError(
@@ -270,64 +270,142 @@ def fit(
                 "leave one number out"
             )
         world = number if devices is None else devices
-        if world is None:
-            found.append(_search(known, device, train, how, stored=packed))
-        else:
-            found.append(_of_number(known, device, world, train, how, packed))
-    job = Fits(model=known, answers=found, not_counted=[]).job
-    untold = [] if job is None else missing(known.spec, job, formula=True)
-    if job is not None and isinstance(stored, str):
-        untold.append(f"weights are counted in {job.dtype}; how they are stored is {stored}")
-    return Fits(model=known, answers=found, not_counted=untold, stored=packed)
+        answers.append(search.first(device) if world is None else search.of_number(device, world))
+    answer = Fits(model=known, answers=answers, not_counted=[], stored=search.stored)
+    if (job := answer.job) is not None:
+        answer.not_counted.extend(missing(known.spec, job, formula=True))
+        if isinstance(stored, str):
+            untold = f"weights are counted in {job.dtype}; how they are stored is {stored}"
+            answer.not_counted.append(untold)
+    return answer
 
 
-def _search(
-    model: Model,
-    device: Device,
-    train: bool,
-    how: Json,
-    tried: Iterable[Mesh] = (),
-    *,
-    stored: Stored | None = None,
-) -> Fit:
-    """Find the first mesh that fits, of those `tried` or of all; where none does, the one whose
-    largest rank holds least.
-    """
-    spec, closest = model.spec, None
-    for mesh in tried or meshes(spec, train, device.room, how, stored):
-        job = _job(spec, mesh, train, how)
-        if job is None:
-            continue
-        kinds = _kinds(spec, job, stored)
-        if any(kind.activation_bytes is None for kind in kinds):
-            return Fit(device=device, mesh=None, unknown=without_formula(spec, job))
-        if most_of(kinds) <= device.room:
-            batch, length = (
-                _most(model, mesh, train, how, device.room, name, stored)
-                for name in ("batch_size", "seq_len")
+class Search:
+    """The search for a mesh of one model: how it runs, and its weights as stored, if they are."""
+
+    def __init__(self, model: Model, train: bool, how: Json, stored: Stored | None = None) -> None:
+        self.model, self.train, self.how, self.stored = model, train, how, stored
+
+    def job(self, mesh: Mesh, **changes: Any) -> Job | None:
+        """Make the job on a mesh; None where the mesh does not suit the model or the batch."""
+        try:
+            return job_of(self.model.spec, mesh, Asked(**self.how | changes), train=self.train)
+        except InputError as error:
+            if str(error).startswith(("--mesh", "--batch must be a multiple")):
+                return None
+            raise
+
+    def kinds(self, job: Job) -> list[Kind]:
+        """Count every kind of rank, with the weights as they are stored."""
+        kinds = counted_kinds(self.model.spec, job, default_plan(self.model.spec))
+        return kinds if self.stored is None else [_packed(kind, self.stored) for kind in kinds]
+
+    def first(self, device: Device, tried: Iterable[Mesh] = ()) -> Fit:
+        """Find the first mesh that fits, of those `tried` or of all; where none does, the one whose
+        largest rank holds least.
+        """
+        closest = None
+        for mesh in tried or self.meshes(device.room):
+            job = self.job(mesh)
+            if job is None:
+                continue
+            kinds = self.kinds(job)
+            if any(kind.activation_bytes is None for kind in kinds):
+                return Fit(device=device, mesh=None, unknown=without_formula(self.model.spec, job))
+            if most_of(kinds) <= device.room:
+                return Fit(
+                    device=device,
+                    mesh=mesh,
+                    job=job,
+                    largest=max(kinds, key=lambda kind: kind.total_bytes),
+                    batch_size=self.most(job, device.room, "batch_size"),
+                    seq_len=self.most(job, device.room, "seq_len"),
+                    command=command(self.model.id, job),
+                    positions=positions_of(self.model),
+                )
+            if closest is None or most_of(kinds) < most_of(closest[1]):
+                closest = (job, kinds)
+        if closest is None:
+            return Fit(device=device, mesh=None)
+        judged = _judged(*closest, device.room)
+        return Fit(device=device, mesh=None, job=closest[0], closest=judged)
+
+    def of_number(self, device: Device, world: int) -> Fit:
+        """Find the mesh of so many devices that cuts least and fits; else say what would fit.
+
+        As a remedy, first what needs less on the same devices, then more of them.
+        """
+        if not 1 <= world <= MAX_RANKS:
+            raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
+        tried = list(meshes_of(self.model.spec, world))
+        fit = self.first(device, tried)
+        if fit.mesh is not None or fit.unknown:
+            return Fit(**{**vars(fit), "asked": world})
+        if fit.closest is None:
+            # says why the first does not suit
+            job_of(self.model.spec, tried[0], Asked(**self.how), train=self.train)
+            raise InputError(
+                f"--devices {world} has no mesh for this model and batch; choose another number"
             )
-            return Fit(
-                device=device,
-                mesh=mesh,
-                job=job,
-                largest=max(kinds, key=lambda kind: kind.total_bytes),
-                batch_size=batch,
-                seq_len=length,
-                command=command(model.id, job),
-                positions=positions_of(model),
-            )
-        if closest is None or most_of(kinds) < most_of(closest[1]):
-            closest = (job, kinds)
-    if closest is None:
-        return Fit(device=device, mesh=None)
-    job, kinds = closest
-    return Fit(device=device, mesh=None, job=job, closest=_judged(job, kinds, device.room))
+        remedy = ""
+        saving = {"attention": "flash", "checkpointing": "full"}
+        ways = [{name: value} for name, value in saving.items()] + [saving] if self.train else []
+        for way in ways:
+            if remedy or way.items() <= self.how.items():
+                continue
+            try:
+                less = Search(self.model, self.train, self.how | way)
+                remedy = less.first(device, tried).command
+            except (InputError, SpecError):
+                continue  # not for this model
+        closest = {**vars(fit.closest), "remedy": remedy or self.first(device).command}
+        return Fit(**{**vars(fit), "asked": world, "closest": Verdict(**closest)})
 
+    def meshes(self, room: int) -> Iterator[Mesh]:
+        """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.
 
-def _kinds(spec: ModelSpec, job: Job, stored: Stored | None) -> list[Kind]:
-    """Count every kind of rank, with the weights as they are stored."""
-    kinds = counted_kinds(spec, job, default_plan(spec))
-    return kinds if stored is None else [_packed(kind, stored) for kind in kinds]
+        The first are those that have room for the parameters, once in all. Training adds data
+        parallelism; serving needs none to fit, but to spread experts.
+        """
+        spec, dtype = self.model.spec, self.how.get("dtype", Asked().dtype)
+        world, least = 1, params(spec) * DTYPE_BYTES.get(dtype, 1)
+        if self.stored is not None:
+            least = self.stored.n_bytes
+        while world * room < least and 2 * world <= MOST_RANKS:
+            world *= 2
+        while world <= MOST_RANKS:
+            for mesh in meshes_of(spec, world):
+                if mesh.dp == 1 or self.train or spec.last_stack.mixture is not None:
+                    yield mesh
+            world *= 2
+
+    def most(self, job: Job, room: int, name: str) -> int | None:
+        """Find the largest batch or length that fits; None where what is counted does not grow."""
+        mesh = job.mesh
+        one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
+        low, high = getattr(job, name) // one, MOST
+        positions = positions_of(self.model) if name == "seq_len" else None
+        if positions is not None:
+            high = max(low, min(MOST, positions // one))
+
+        def held(n: int) -> int:
+            tried = self.job(mesh, **{name: n * one})
+            return room + 1 if tried is None else most_of(self.kinds(tried))
+
+        at_low, at_high = held(low), held(high)
+        if at_high <= room:
+            return None if positions is None and at_high == at_low else high * one
+        while high - low > 1:
+            # where bytes grow evenly, the first guess fits and one more does not
+            even = low + (room - at_low) * (high - low) // (at_high - at_low)
+            for guess in (even, even + 1, (low + high) // 2):
+                if low < guess < high:
+                    now = held(guess)
+                    if now <= room:
+                        low, at_low = guess, now
+                    else:
+                        high, at_high = guess, now
+        return int(low * one)
 
 
 def _packed(kind: Kind, stored: Stored) -> Kind:
@@ -342,61 +420,6 @@ def _packed(kind: Kind, stored: Stored) -> Kind:
         if (parts := getattr(kind, name)) is not None:
             changed[name] = {**parts, "param_bytes": width}
     return Kind(**{**vars(kind), **changed})
-
-
-def _of_number(
-    model: Model, device: Device, world: int, train: bool, how: Json, stored: Stored | None
-) -> Fit:
-    """Find the mesh of so many devices that cuts least and fits; else say what would fit.
-
-    As a remedy, first what needs less on the same devices, then more of them.
-    """
-    if not 1 <= world <= MAX_RANKS:
-        raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
-    tried = list(meshes_of(model.spec, world))
-    found = _search(model, device, train, how, tried, stored=stored)
-    if found.mesh is not None or found.unknown:
-        return Fit(**{**vars(found), "asked": world})
-    if found.closest is None:
-        job_of(model.spec, tried[0], Asked(**how), train=train)  # says why it does not suit
-        raise InputError(
-            f"--devices {world} has no mesh for this model and batch; choose another number"
-        )
-    remedy = ""
-    saving = {"attention": "flash", "checkpointing": "full"}
-    ways = [{name: value} for name, value in saving.items()] + [saving] if train else []
-    for way in ways:
-        if all(how.get(name) == value for name, value in way.items()):
-            continue
-        try:
-            remedy = _search(model, device, train, {**how, **way}, tried).command
-        except (InputError, SpecError):
-            continue  # not for this model
-        if remedy:
-            break
-    remedy = remedy or _search(model, device, train, how, stored=stored).command
-    closest = Verdict(**{**vars(found.closest), "remedy": remedy})
-    return Fit(**{**vars(found), "asked": world, "closest": closest})
-
-
-def meshes(
-    spec: ModelSpec, train: bool, room: int, how: Json, stored: Stored | None = None
-) -> Iterator[Mesh]:
-    """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.
-
-    The first are those that have room for the parameters, once in all. Training adds data
-    parallelism; serving needs none to fit, but to spread experts.
-    """
-    world, least = 1, params(spec) * DTYPE_BYTES.get(how.get("dtype", Asked().dtype), 1)
-    if stored is not None:
-        least = stored.n_bytes
-    while world * room < least and 2 * world <= MOST_RANKS:
-        world *= 2
-    while world <= min(MOST_RANKS, MAX_RANKS):
-        for mesh in meshes_of(spec, world):
-            if mesh.dp == 1 or train or spec.last_stack.mixture is not None:
-                yield mesh
-        world *= 2
 
 
 def meshes_of(spec: ModelSpec, world: int) -> Iterator[Mesh]:
@@ -441,15 +464,6 @@ def assumed(job: Job) -> str:
     return f"{said}: {whole} bytes a parameter"
 
 
-def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
-    try:
-        return job_of(spec, mesh, Asked(**how), train=train)
-    except InputError as error:
-        if str(error).startswith(("--mesh", "--batch must be a multiple")):
-            return None
-        raise
-
-
 def most_of(kinds: Iterable[Kind]) -> int:
     """Count the most that a rank may hold: its peak where that is known, else with all that may
     come and go.
@@ -462,47 +476,6 @@ def positions_of(model: Model) -> int | None:
     config = model.source.config if model.source is not None else {}
     stated = [config.get(name) for name in ("n_positions", *by_name("n_positions").elsewhere)]
     return model.spec.longest or next((n for n in stated if type(n) is int and n > 0), None)
-
-
-def _most(
-    model: Model,
-    mesh: Mesh,
-    train: bool,
-    how: Json,
-    room: int,
-    name: str,
-    stored: Stored | None,
-) -> int | None:
-    """Find the largest batch or length that fits; None where what is counted does not grow."""
-    spec = model.spec
-    job = _job(spec, mesh, train, how)
-    assert job is not None  # it was tried before
-    one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
-    low, high = getattr(job, name) // one, MOST
-    positions = positions_of(model) if name == "seq_len" else None
-    if positions is not None:
-        high = max(low, min(MOST, positions // one))
-
-    def held(n: int) -> int:
-        tried = _job(spec, mesh, train, {**how, name: n * one})
-        if tried is None:
-            return room + 1
-        return most_of(_kinds(spec, tried, stored))
-
-    at_low, at_high = held(low), held(high)
-    if at_high <= room:
-        return None if positions is None and at_high == at_low else high * one
-    while high - low > 1:
-        # where bytes grow evenly, the first guess fits and one more does not
-        even = low + (room - at_low) * (high - low) // (at_high - at_low)
-        for guess in (even, even + 1, (low + high) // 2):
-            if low < guess < high:
-                now = held(guess)
-                if now <= room:
-                    low, at_low = guess, now
-                else:
-                    high, at_high = guess, now
-    return int(low * one)
 
 
 def command(model: str, job: Job) -> str:
@@ -542,8 +515,8 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     else:
         same = ("attention", "checkpointing", "schedule", "sequence_parallel", "loss_parallel")
         how |= {"mixed_precision": job.master, **{name: getattr(job, name) for name in same}}
-    search = _search(model, device, job.train, how)
-    return Verdict(**{**vars(judged), "remedy": search.command})
+    remedy = Search(model, job.train, how).first(device).command
+    return Verdict(**{**vars(judged), "remedy": remedy})
 
 
 def _judged(job: Job, kinds: Sequence[Kind], room: int) -> Verdict:

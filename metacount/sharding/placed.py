@@ -7,7 +7,6 @@ holds is counted here tensor by tensor, and laid beside the sum of accelerate's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -27,84 +26,6 @@ if TYPE_CHECKING:
 CPU, DISK = "cpu", "disk"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """What one device, the CPU or the disk holds; `room` None: no limit.
-
-    `accelerate_bytes` is the sum of accelerate's sizes of the parts that it placed here.
-    """
-
-    id: str
-    name: str
-    room: int | None
-    param_bytes: int
-    buffer_bytes: int
-    accelerate_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of parameters and buffers."""
-        return self.param_bytes + self.buffer_bytes
-
-    def to_dict(self) -> Json:
-        """Return the place as plain data."""
-        return {**vars(self), "bytes": self.bytes}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A module on devices: `parts` says on which each part is, by its path in the module.
-
-    `formula_bytes` are all parameters by formula, in the type that the module has; None without.
-    """
-
-    module: str
-    device_map: str
-    dtype: str
-    accelerate: str
-    places: tuple[Place, ...]
-    parts: dict[str, str]
-    formula_bytes: int | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether nothing is left for the disk."""
-        return DISK not in self.parts.values()
-
-    @property
-    def differences(self) -> list[str]:
-        """Say where two sums that should be equal are not."""
-        found = [
-            f"{place.id} holds {exact(place.bytes)} bytes by our count, "
-            f"{exact(place.accelerate_bytes)} by accelerate's sizes"
-            for place in self.places
-            if place.bytes != place.accelerate_bytes
-        ]
-        whole = sum(place.param_bytes for place in self.places)
-        if self.formula_bytes is not None and whole != self.formula_bytes:
-            found.append(
-                f"all parameters of the module are {exact(whole)} bytes; by formula, in "
-                f"{self.dtype}, they are {exact(self.formula_bytes)}"
-            )
-        return found
-
-    def to_dict(self) -> Json:
-        """Return what is where as plain data."""
-        return {
-            "module": self.module,
-            "device_map": self.device_map,
-            "dtype": self.dtype,
-            "accelerate": self.accelerate,
-            "fits": self.fits,
-            "param_bytes": sum(place.param_bytes for place in self.places),
-            "buffer_bytes": sum(place.buffer_bytes for place in self.places),
-            "formula_bytes": self.formula_bytes,
-            "places": [place.to_dict() for place in self.places],
-            "parts": self.parts,
-            "differences": self.differences,
-        }
-
-
 def place_module(
     model: Model | TransformersOnly,
     devices: Sequence[Device],
@@ -112,10 +33,14 @@ def place_module(
     device_map: str = "auto",
     cpu_memory: int = 0,
     dtype: str = "bf16",
-) -> Placed:
+) -> Json:
     """Ask accelerate where each part of a model's module goes.
 
     The module is transformers' own of a config, else our reference module; `cpu_memory` in bytes.
+
+    Returns: `parts`, on which place each is, by its path; `places`, what each holds in bytes
+    (`room` None: no limit; `accelerate_bytes` by accelerate's own sizes); `formula_bytes`, all
+    parameters by formula, in the type that the module has; `differences` between these sums.
     Raises `InputError` for a dtype that no module is built in.
     """
     if dtype not in DTYPES:
@@ -125,44 +50,59 @@ def place_module(
         )
     module, title, unsplit = _built(model, dtype)
     room: dict[int | str, int] = {i: device.room for i, device in enumerate(devices)}
-    room[CPU] = cpu_memory
-    version, parts, sizes = _mapped(module, room, unsplit, device_map)
-    rows = [(str(i), device.id, device.room) for i, device in enumerate(devices)]
-    used = [(CPU, CPU, cpu_memory)] if CPU in parts.values() else []
-    held = {key: [0, 0] for key in (*(key for key, *_ in rows), CPU, DISK)}
-    for kind, tensors in enumerate((module.named_parameters(), module.named_buffers())):
+    version, parts, sizes = _mapped(module, room | {CPU: cpu_memory}, unsplit, device_map)
+    rows: dict[str, tuple[str, int | None]] = {
+        str(i): (device.id, device.room) for i, device in enumerate(devices)
+    }
+    rest: dict[str, int | None] = {CPU: cpu_memory, DISK: None}
+    rows |= {key: (key, size) for key, size in rest.items() if key in parts.values()}
+    held = {key: {"param_bytes": 0, "buffer_bytes": 0} for key in rows}
+    for kind, tensors in (
+        ("param_bytes", module.named_parameters()),
+        ("buffer_bytes", module.named_buffers()),
+    ):
         for path, tensor in tensors:
             place = next(parts[part] for part in _around(path) if part in parts)
             held[place][kind] += tensor.numel() * tensor.element_size()
-    places = tuple(
-        Place(
-            id=key,
-            name=name,
-            room=size,
-            param_bytes=held[key][0],
-            buffer_bytes=held[key][1],
-            accelerate_bytes=sum(sizes[part] for part, place in parts.items() if place == key),
-        )
-        for key, name, size in (
-            *rows,
-            *used,
-            *([(DISK, DISK, None)] if DISK in parts.values() else []),
-        )
-    )
+    places: list[Json] = []
+    for key, (name, size) in rows.items():
+        theirs = sum(sizes[part] for part, place in parts.items() if place == key)
+        row = {"id": key, "name": name, "room": size, **held[key], "accelerate_bytes": theirs}
+        places.append(row | {"bytes": sum(held[key].values())})
     formula = None
     if isinstance(model, Model):
         from metacount.formulas.model import params
 
         formula = int(params(model.spec)) * DTYPE_BYTES[dtype]
-    return Placed(
-        module=title,
-        device_map=device_map,
-        dtype=dtype,
-        accelerate=version,
-        places=places,
-        parts=parts,
-        formula_bytes=formula,
-    )
+    return {
+        "module": title,
+        "device_map": device_map,
+        "dtype": dtype,
+        "accelerate": version,
+        "fits": DISK not in parts.values(),
+        "param_bytes": sum(place["param_bytes"] for place in places),
+        "buffer_bytes": sum(place["buffer_bytes"] for place in places),
+        "formula_bytes": formula,
+        "places": places,
+        "parts": parts,
+        "differences": _differences(places, formula, dtype),
+    }
+
+
+def _differences(places: Sequence[Json], formula: int | None, dtype: str) -> list[str]:
+    differences = [
+        f"{place['id']} holds {exact(place['bytes'])} bytes by our count, "
+        f"{exact(place['accelerate_bytes'])} by accelerate's sizes"
+        for place in places
+        if place["bytes"] != place["accelerate_bytes"]
+    ]
+    total = sum(place["param_bytes"] for place in places)
+    if formula not in (None, total):
+        differences.append(
+            f"all parameters of the module are {exact(total)} bytes; by formula, in "
+            f"{dtype}, they are {exact(formula or 0)}"
+        )
+    return differences
 
 
 def _built(model: Model | TransformersOnly, dtype: str) -> tuple[nn.Module, str, list[str]]:
@@ -196,11 +136,11 @@ def _mapped(
                     f"--device-map auto of accelerate {accelerate.__version__} wants the devices "
                     "on this machine; choose --device-map sequential, or install accelerate 1.15"
                 ) from error
-        found = accelerate.infer_auto_device_map(
+        placed = accelerate.infer_auto_device_map(
             module, dict(room), no_split_module_classes=unsplit
         )
         sizes = compute_module_sizes(module)
-    return accelerate.__version__, {part: str(place) for part, place in found.items()}, sizes
+    return accelerate.__version__, {part: str(place) for part, place in placed.items()}, sizes
 
 
 def _around(path: str) -> Iterable[str]:

@@ -266,18 +266,30 @@ class Job:
         mesh = self.mesh
         reasons = {
             "serving is no step": not self.train,
-            "what stages hold in a schedule is not followed": mesh.pp > 1,
-            "what a ring of cp ranks holds is not followed": mesh.cp > 1,
-            f"ZeRO {self.zero} is not what FSDP2 does": (
-                self.zero < 2 and mesh.shard > 1 and not self.replicated
+            "what cp ranks exchange is run with --attention flash alone": (
+                mesh.cp > 1 and not self.ring
             ),
-            "loss parallelism is not followed": self.loss_parallel,
             "float32 beside another type is FSDP2's": (
                 self.master and (mesh.shard == 1 or self.zero == 0)
             ),
             f"the step of {self.optimizer} is not followed": self.optimizer not in FOLLOWED,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
+
+    @property
+    def uncounted(self) -> str:
+        """Why a run alone knows the worst moment of a step; empty where a formula may."""
+        mesh = self.mesh
+        reasons = {
+            "what stages hold in a schedule": mesh.pp > 1,
+            "what a ring of cp ranks holds": mesh.cp > 1,
+            f"what FSDP2 holds with ZeRO {self.zero}": (
+                self.zero < 2 and mesh.shard > 1 and not self.replicated
+            ),
+            "what loss parallelism holds": self.loss_parallel,
+        }
+        what = next((what for what, holds in reasons.items() if holds), "")
+        return what and f"{what} is followed in a run, not counted"
 
     def kept_at(self, stage: int) -> int:
         """Count the micro-batches that went forward through a stage, and not yet back, at most.

@@ -295,7 +295,7 @@ class Readings:
         }
 
     def _of(self, source: Source) -> Readings:
-        measured = Measured(source, self._measured.workload, self._measured.split)
+        measured = Measured(source, self._measured.workload)
         made = Readings(measured, strict=self._strict)
         made.by_length = self.by_length
         return made
@@ -321,7 +321,7 @@ class Readings:
         length = change["S"]
         if length not in self._lengths:
             workload = altered(self._measured.workload, seq_len=length)
-            measured = Measured(self._source, workload, self._measured.split)
+            measured = Measured(self._source, workload)
             made = self._lengths[length] = Readings(measured, strict=self._strict)
             made._length = length
         try:
@@ -331,7 +331,6 @@ class Readings:
 
     def _first(self, quantity: str) -> Reading:
         """Trace the quantity in the first way that comes to what is measured."""
-        by_operator = self._measured.split_of(quantity) == "operator"
         scale = self._measured.scale(quantity)
         self._measured.here(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
@@ -340,7 +339,7 @@ class Readings:
                 try:
                     if seq_len:
                         trace.sizes.of_run(seq_len)
-                    amounts, notes = trace.amounts(quantity, seq_len, by_operator)
+                    amounts, notes = trace.amounts(quantity, seq_len)
                     amounts = {key: expr * scale for key, expr in amounts.items()}
                     check_free(trace.sizes)
                     if not self._measured.agrees(totals(amounts), quantity):
@@ -464,10 +463,10 @@ Source: TypeAlias = ReferenceSource | TransformersSource
 
 
 class Measured:
-    """Quantities of one source under one workload; by operator where `split` says so."""
+    """Quantities of one source under one workload, by role."""
 
-    def __init__(self, source: Source, workload: Workload, split: str) -> None:
-        self.source, self.workload, self.split = source, workload, split
+    def __init__(self, source: Source, workload: Workload) -> None:
+        self.source, self.workload = source, workload
         self._here: dict[str, dict[str, sympy.Expr]] = {}
 
     @cached_property
@@ -482,17 +481,13 @@ class Measured:
         fields = {**self.source.layer_fields({}), **self.source.sizes()}
         return {symbol(name): number for name, number in {**fields, **run}.items()}
 
-    def split_of(self, quantity: str) -> str:
-        """Tell how a quantity is split: parameters and caches have no operators."""
-        return "role" if quantity in OF_PARAMS or quantity in IN_BYTES else self.split
-
     def value(self, expr: sympy.Expr) -> sympy.Expr:
         """Evaluate an expression at the model's own sizes."""
         return expr.xreplace({s: sympy.Integer(self.numbers[s]) for s in expr.free_symbols}).doit()
 
     def agrees(self, by_role: dict[str, sympy.Expr], quantity: str) -> bool:
         """Tell whether a form gives what is measured at the model's own sizes."""
-        return agrees(by_role, self.numbers, self.here(quantity), self.split)
+        return agrees(by_role, self.numbers, self.here(quantity))
 
     def here(self, quantity: str) -> dict[str, sympy.Expr]:
         """Measure a quantity at the model's own sizes. Raises `NotTraced` where there is none."""
@@ -507,9 +502,8 @@ class Measured:
         self, quantity: str, workload: Workload, module: nn.Module | None = None
     ) -> dict[str, sympy.Expr] | None:
         """Measure a quantity of the model, or of another module; None if there is none."""
-        by_operator = self.split_of(quantity) == "operator"
         module = self._own if module is None else module
-        found = self.source.measured(module, quantity, workload, by_operator)
+        found = self.source.measured(module, quantity, workload)
         scale = self.scale(quantity)
         return None if found is None else {part: value * scale for part, value in found.items()}
 
@@ -650,7 +644,7 @@ class OtherSizes:
         numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
         if not self._inside(numbers):
             return None, set()
-        right = agrees(form.by_role, _numbers(form, numbers), found[1], form.split)
+        right = agrees(form.by_role, _numbers(form, numbers), found[1])
         return right, set(numbers)
 
     def _inside(self, change: dict[str, int]) -> bool:
@@ -734,8 +728,6 @@ FEW_TOKENS = 8  # that S is more than so many is asked of a convolution's kernel
 class Tracer:
     """The forms of one model, a spec of ours or a config of transformers'; what they share is done
     once.
-
-    FLOPs can be had by operator instead of by role (`split`).
     """
 
     def __init__(
@@ -743,7 +735,6 @@ class Tracer:
         model: ModelSpec | str | Json,
         workload: Workload,
         *,
-        split: str = "role",
         run_as: As = As(),
     ) -> None:
         # no module runs in types of one byte; their cache is counted from that in bf16
@@ -754,7 +745,7 @@ class Tracer:
             else TransformersSource(model, DTYPES[dtype], run_as)
         )
         self._one_sequence, self._strict = run_as.one_sequence, run_as.strict
-        self._measured = Measured(self.source, workload, split)
+        self._measured = Measured(self.source, workload)
         self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
@@ -786,7 +777,7 @@ class Tracer:
         for length in LONG:
             found = self._measured.at(quantity, {"S": length})
             numbers = {**self._measured.numbers, symbol("S"): length, symbol("T"): length}
-            if found is None or not agrees(form.by_role, numbers, found[1], form.split):
+            if found is None or not agrees(form.by_role, numbers, found[1]):
                 raise NotTraced(f"the code needs the number S, and does something else at {length}")
         return form
 
@@ -851,7 +842,6 @@ class Tracer:
             domain=(*asked, *self._numbers_of_layers(parts), *limits(parts), *stuck),
             source=self.source.described(),
             notes=reading.notes,
-            split=self._measured.split_of(quantity),
             confirmed=tried.confirmed if tried else 0,
             untried=tuple(tried.untried) if tried else (),
             solved_for=reading.solved_for,
@@ -906,7 +896,7 @@ class Tracer:
                 if found is None or found[0].get(name) != other:
                     continue
                 numbers = {**self._measured.numbers, **{symbol(n): v for n, v in found[0].items()}}
-                if not agrees(form.by_role, numbers, found[1], form.split):
+                if not agrees(form.by_role, numbers, found[1]):
                     return False
                 break
         return True

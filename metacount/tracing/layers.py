@@ -280,13 +280,12 @@ class CodePart:
 class CodeForm:
     """A closed form read off code.
 
-    `by_role` has roles, or operators where `split` says so; `total` is in the config's fields and
-    B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
-    them, which was measured too. `domain` are the conditions that the code put on sizes.
-    `confirmed` is at how many other sizes the form was measured too; `untried` are sizes that had
-    to stay as they are. `solved_for` has sizes that the code makes numbers, with those at which the
-    form was read. `least` has from which number on each letter may be (1 where it has none),
-    `ratios` how many times another one.
+    `by_role` and its `total` are in the config's fields and B, S, S_e (T for decode). `numbers` are
+    the model's own, `value` what the form gives for them, which was measured too. `domain` are the
+    conditions that the code put on sizes. `confirmed` is at how many other sizes the form was
+    measured too; `untried` are sizes that had to stay as they are. `solved_for` has sizes that the
+    code makes numbers, with those at which the form was read. `least` has from which number on each
+    letter may be (1 where it has none), `ratios` how many times another one.
     """
 
     quantity: str
@@ -299,7 +298,6 @@ class CodeForm:
     notes: tuple[str, ...]
     every_number: dict[sympy.Symbol, int]  # of letters that the form does not need, too
     how: str = "traced"
-    split: str = "role"
     confirmed: int = 0
     untried: tuple[str, ...] = ()
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -344,18 +342,12 @@ def agrees(
     by_role: dict[str, sympy.Expr],
     numbers: dict[sympy.Symbol, int],
     measured: dict[str, sympy.Expr],
-    split: str,
 ) -> bool:
-    """Tell whether a form gives what was measured, role by role.
-
-    By operator only the sum can be compared: with symbols other operators may do the same work.
-    """
+    """Tell whether a form gives what was measured, role by role."""
     found = {
         role: expr.xreplace({s: sympy.Integer(numbers[s]) for s in expr.free_symbols}).doit()
         for role, expr in by_role.items()
     }
-    if split == "operator":
-        return bool(sum(found.values()) == sum(measured.values()))
     roles = {*found, *measured}
     return all(found.get(role, 0) == measured.get(role, 0) for role in roles)
 

@@ -31,7 +31,7 @@ from metacount.huggingface.module.model import (
     default_config,
     version,
 )
-from metacount.measure.counter import BATCHED, IDLE, Book, Charge, FlopCounter, MeasuredRun
+from metacount.measure.counter import IDLE, Book, Charge, FlopCounter, MeasuredRun
 from metacount.measure.operators import flops_of
 from metacount.measure.ours import (
     ReferenceBook,
@@ -268,19 +268,18 @@ def products_of(counter: FlopCounter, sizes: Sizes, where: dict[str, Place]) -> 
     ]
 
 
-def flops_by(products: Products, *, by_operator: bool, idle: bool = False) -> Amounts:
-    """Sum each token's chosen experts alone, without rotary tables, by role or operator; or what
+def flops_of_roles(products: Products, *, idle: bool = False) -> Amounts:
+    """Sum each token's chosen experts alone, without rotary tables, by role; or what
     the code runs besides (`idle`), on experts that a token did not choose.
     """
     found: Amounts = defaultdict(lambda: 0)
     for charge, place, flops in products:
-        role, operator, is_idle = charge.role or "other", charge.operator, charge.operator == IDLE
+        role, is_idle = charge.role or "other", charge.operator == IDLE
         if idle:
             if is_idle:
                 found[role, place] += flops
         elif is_idle or charge.counted:
-            part = (BATCHED if is_idle else operator) if by_operator else role
-            found[part, place] += -flops if is_idle else flops
+            found[role, place] += -flops if is_idle else flops
     return dict(found)
 
 
@@ -460,10 +459,8 @@ class ReferenceTrace:
         self._places, self._by_name = places(model), places_by_name(model)
         self._runs: dict[int, ReferenceRun] = {}
 
-    def amounts(
-        self, quantity: str, seq_len: int, by_operator: bool
-    ) -> tuple[Amounts, tuple[str, ...]]:
-        """Return a quantity by role (or operator) and layer, and notes; `seq_len` is behind S."""
+    def amounts(self, quantity: str, seq_len: int) -> tuple[Amounts, tuple[str, ...]]:
+        """Return a quantity by role and layer, and notes; `seq_len` is behind S."""
         if quantity in OF_PARAMS:
             return self._params(quantity == "active_params"), ()
         run = self._runs.get(seq_len)
@@ -471,16 +468,16 @@ class ReferenceTrace:
             run = ReferenceRun(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
             self._runs[seq_len] = run
         if quantity == "matmul_flops":
-            return self._flops(run.prefill, by_operator), ()
+            return self._flops(run.prefill), ()
         if quantity == "causal_matmul_flops":
-            return self._flops(run.prefill, by_operator, causal=True), (
+            return self._flops(run.prefill, causal=True), (
                 "pairs that a mask keeps: a polynomial, from masks that were laid out and counted "
                 "(transformers' eager attention computes every pair and masks afterwards)",
             )
         if quantity == "kv_cache_bytes" and run.cache is not None:
             return self._cache(run.cache), ()
         if quantity == "decode_matmul_flops" and run.decode is not None:
-            return with_kv_len(self._flops(run.decode, by_operator)), ()
+            return with_kv_len(self._flops(run.decode)), ()
         raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
 
     def _params(self, active: bool) -> Amounts:
@@ -492,14 +489,14 @@ class ReferenceTrace:
                 found[key] += self.sizes.expr(values)
         return dict(found)
 
-    def _flops(self, counter: FlopCounter, by_operator: bool, *, causal: bool = False) -> Amounts:
+    def _flops(self, counter: FlopCounter, *, causal: bool = False) -> Amounts:
         products = products_of(counter, self.sizes, self._by_name)
         if causal:
             assert isinstance(counter.book, SymbolicBook)
             masks = dict.fromkeys(charge.detail for charge, _, _ in products if charge.detail)
             kept = {sees: self._share_kept(counter.book.seen[sees]) for sees in masks}
             products = [(c, at, flops * kept.get(c.detail, 1)) for c, at, flops in products]
-        return flops_by(products, by_operator=by_operator)
+        return flops_of_roles(products)
 
     def _share_kept(self, sees: Visibility) -> sympy.Expr:
         every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)
@@ -587,16 +584,16 @@ class ReferenceSource:
         return ReferenceSource(spec, self._dtype, self._prefix_len, self._run_as)
 
     def measured(
-        self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
+        self, module: nn.Module, quantity: str, workload: Workload
     ) -> dict[str, int] | None:
-        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
+        """Measure a quantity of a module that was built with numbers, by role."""
         assert isinstance(module, Model)
         if quantity in OF_PARAMS:
             found = measure_params(module)
             return found.by_role if quantity == "params" else found.active_by_role
         if quantity == "state_bytes":  # states are not traced here
             return None
-        return measure_forward(module, workload).parts(quantity, by_operator=by_operator)
+        return measure_forward(module, workload).parts(quantity)
 
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
@@ -779,10 +776,8 @@ class TransformersTrace:
         self._roles = Roles(module)
         self._runs: dict[tuple[int, bool], TracedRun | Exception] = {}
 
-    def amounts(
-        self, quantity: str, seq_len: int, by_operator: bool
-    ) -> tuple[Amounts, tuple[str, ...]]:
-        """Return a quantity by role (or operator) and layer, and notes; `seq_len` is behind S."""
+    def amounts(self, quantity: str, seq_len: int) -> tuple[Amounts, tuple[str, ...]]:
+        """Return a quantity by role and layer, and notes; `seq_len` is behind S."""
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
@@ -797,7 +792,7 @@ class TransformersTrace:
         products = run.decode if decode else run.prefill
         if quantity not in IN_BYTES and products is not None:
             idle = quantity in IDLE_OF.values()
-            found = flops_by(products, by_operator=by_operator, idle=idle)
+            found = flops_of_roles(products, idle=idle)
             found = with_kv_len(found) if decode else found
         if found is None:
             raise NotTraced(f"its class does not generate: there is no {quantity}")
@@ -897,9 +892,9 @@ class TransformersSource:
             return None
 
     def measured(
-        self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
+        self, module: nn.Module, quantity: str, workload: Workload
     ) -> dict[str, int] | None:
-        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
+        """Measure a quantity of a module that was built with numbers, by role."""
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
@@ -913,4 +908,4 @@ class TransformersSource:
         if quantity in IDLE_OF.values():
             flops = run.decode if "decode" in quantity else run.prefill
             return None if flops is None else {"moe": flops.idle}
-        return run.parts(quantity, by_operator=by_operator)
+        return run.parts(quantity)

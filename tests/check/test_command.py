@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.release import daily
@@ -37,13 +36,9 @@ def test_wrong_in_words(
     monkeypatch.setenv("COLUMNS", "100")
     text = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + d*k + 3*k*d*m_e + 2*d)"
     code, out, _ = run(capsys, text, "mixtral-8x7b", "--quantity", "active_params")
-    assert code == 1
-    assert out.splitlines()[0] == "wrong: short by 786,432 (-0.0061 %)"
-    assert out.splitlines()[-2:] == [
-        "short by        n_layers·d_model·(n_experts - top_k) = 786,432: the router is counted for "
-        "the active",
-        "                experts only",
-    ]
+    assert code == 1 and out.startswith("wrong: short by 786,432 (-0.0061 %)\n")
+    last = "short by n_layers·d_model·(n_experts - top_k) = 786,432: the router is counted for the"
+    assert f"{last} active experts only" in " ".join(out.split())
 
 
 def test_equal_here(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,14 +104,6 @@ def test_no_formula_is_exit_2(
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert said in err and err.count("\n") == 1
-
-
-def test_a_function_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "my.py"
-    file.write_text("def params(hidden_size):\n    return int(hidden_size)\n")
-    code, out, _ = run(capsys, f"{file}:params", "gpt2")
-    assert code == 1
-    assert "in numbers, not in letters" in " ".join(out.split())
 
 
 def test_check_imports_no_torch() -> None:

@@ -1,45 +1,47 @@
-"""A function of a file: what it says, and that nothing it does gets out of its process."""
+"""A function of a file: what it says, and that nothing it does gets out of its process.
+
+Hostile functions end in time and in one line, with all that they started.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.release import daily, one_day_in, one_in
+from helpers import one_line
+from helpers.release import daily, one_in
 
-import metacount
 from metacount import InputError, Workload, find_model
 from metacount.check import Judgement
 from metacount.check.given.process import answer_of
 from metacount.check.verdict import judged_file
 
-GOOD = """
-def whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):
+SIZES = "d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size"
+GOOD = f"""
+def whole({SIZES}):
     block = 2*d_model*head_dim*(n_heads + n_kv_heads) + 3*d_model*d_ff + 2*d_model
     return n_layers*block + d_model + 2*vocab_size*d_model
 """
 
 
-def judge(
-    folder: Path, text: str, function: str = "f", *, model: str = "llama-7b", timeout: float = 20
-) -> Judgement:
-    file = folder / "mine.py"
-    file.write_text(text, encoding="utf-8")
+def of_sizes(result: str) -> str:
+    """A file with a function of LLaMA's sizes, which returns something made of the right n."""
+    return f"{GOOD}\ndef f({SIZES}):\n    n = whole({SIZES})\n    return {result}\n"
+
+
+def judge(folder: Path, text: str, *, model: str = "llama-7b", timeout: float = 20) -> Judgement:
+    (folder / "mine.py").write_text(text, encoding="utf-8")
     found = find_model(model)
     case = (found.spec, Workload())
-    return judged_file(str(file), function, found, case, "params", timeout=timeout)
+    return judged_file(str(folder / "mine.py"), "f", found, case, "params", timeout=timeout)
 
 
-@one_day_in(4)
-def test_letters_go_through_a_plain_function(tmp_path: Path) -> None:
-    result = judge(tmp_path, GOOD, "whole")
-    assert result.verdict == "equal"
-    assert result.theirs is not None and result.theirs_value == 6_738_415_616
-
-
-def test_foreign_names_defaults_and_an_object(tmp_path: Path) -> None:
-    text = GOOD + (
+def test_foreign_names_defaults_an_object_and_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("TWO = 2\n")
+    text = GOOD.replace("2*vocab_size", "TWO*vocab_size") + (
+        "from beside import TWO\n"
         "def f(config, scale=1, *, head_dim=None, **rest):\n"
         "    assert 'num_hidden_layers' in config and config.get('n_experts') is None\n"
         "    head_dim = head_dim or config.hidden_size // config.n_heads\n"
@@ -49,80 +51,43 @@ def test_foreign_names_defaults_and_an_object(tmp_path: Path) -> None:
         "                 config.vocab_size)*scale\n"
     )
     result = judge(tmp_path, text)
-    assert result.verdict == "equal"
+    assert result.verdict == "equal" and result.theirs is not None
+    assert result.theirs_value == 6_738_415_616
     assert result.notes == ("scale keeps its default, 1",)
 
 
-def test_its_own_folder_is_importable(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("TWO = 2\n")
-    text = "from beside import TWO\ndef f(d_model):\n    return TWO*d_model\n"
-    assert judge(tmp_path, text).theirs_value == 8192
-
-
-def test_numbers_only_that_are_right(tmp_path: Path) -> None:
-    text = GOOD + (
-        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
-        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
-        "    return int(n)\n"
-    )
-    result = judge(tmp_path, text)
-    assert (result.verdict, result.theirs) == ("equal_where_tried", None)
-    assert result.tried == result.planned > 500
-
-
-@one_day_in(4)
-def test_numbers_only_that_are_wrong_in_words(tmp_path: Path) -> None:
-    text = GOOD + (
-        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
-        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
-        "    return int(n - vocab_size*d_model)\n"
-        "def half(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
-        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
-        "    return int(2*n)\n"
-        "def odd(d_model):\n"
-        "    return int(d_model**3)\n"
-    )
-    result = judge(tmp_path, text)
-    assert result.verdict == "wrong"
-    assert [(t.words, t.value) for t in result.terms] == [
-        ("one of embedding and output head left out", -131_072_000)  # 32000·4096
-    ]
-    (term,) = judge(tmp_path, text, "half").terms
-    assert (term.words, term.value) == ("a factor of 2 too much", 6_738_415_616)
-    (term,) = judge(tmp_path, text, "odd").terms
-    assert not term.known
+@daily(4)
+@pytest.mark.parametrize(
+    ("returned", "verdict", "terms"),
+    [
+        ("n*1.0", "equal", []),
+        ("int(n)", "equal_where_tried", []),
+        # 32000·4096
+        ("int(n - vocab_size*d_model)", "wrong", [-131_072_000]),
+        ("int(2*n)", "wrong", [6_738_415_616]),
+        ("8/3*d_model", "wrong", []),
+    ],
+)
+def test_what_a_function_returns(
+    returned: str, verdict: str, terms: list[int], tmp_path: Path
+) -> None:
+    result = judge(tmp_path, of_sizes(returned))
+    assert result.verdict == verdict
+    if verdict == "equal_where_tried":
+        assert result.theirs is None and result.tried == result.planned > 500
+    if terms:
+        assert [(term.value, term.known) for term in result.terms] == [(terms[0], True)]
+    floats = "the function returns floats; they are exact for whole numbers up to 2^53 only"
+    assert (floats in result.notes) == ("int" not in returned)
 
 
 def test_a_branch_that_letters_do_not_take(tmp_path: Path) -> None:
     # LLaMA-3 has fewer key/value heads than heads: only other sizes take the wrong branch
-    text = GOOD + (
-        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
-        "    if n_heads == n_kv_heads:\n"
-        "        return 1\n"
-        "    return whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
-    )
-    result = judge(tmp_path, text, model="llama3-8b")
+    result = judge(tmp_path, of_sizes("1 if n_heads == n_kv_heads else n"), model="llama3-8b")
     assert result.verdict == "equal_here"
-    found = result.counterexample
-    assert found is not None and found.theirs == 1
-    assert found.sizes["n_heads"] == found.sizes["n_kv_heads"]
-
-
-@one_day_in(4)
-def test_floats(tmp_path: Path) -> None:
-    text = GOOD + (
-        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
-        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
-        "    return n*1.0\n"
-        "def thirds(d_model):\n"
-        "    return 8/3*d_model\n"
-    )
-    result = judge(tmp_path, text)
-    assert result.verdict == "equal"
-    assert result.notes == (
-        "the function returns floats; they are exact for whole numbers up to 2^53 only",
-    )
-    assert judge(tmp_path, text, "thirds").verdict == "wrong"
+    counter = result.counterexample
+    assert counter is not None and counter.theirs == 1
+    assert counter.sizes["n_heads"] == counter.sizes["n_kv_heads"]
 
 
 @daily(5)
@@ -149,30 +114,6 @@ def test_what_cannot_be_called_is_said(tmp_path: Path, text: str, said: str) -> 
         judge(tmp_path, text)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    found = find_model("llama-7b")
-    case = (found.spec, Workload())
-    with pytest.raises(InputError, match=r"none\.py"):
-        judged_file(str(tmp_path / "none.py"), "f", found, case, "params")
-
-
-def test_a_function_of_the_caller_is_called_here() -> None:
-    calls: list[Any] = []
-
-    def mine(d_model: Any, n_layers: Any) -> Any:
-        calls.append(d_model)
-        return 12 * n_layers * d_model**2
-
-    result = metacount.check(mine, "gpt2")
-    assert result.verdict == "wrong"
-    assert result.theirs_value == 12 * 12 * 768**2
-    assert calls[0] == 768
-    assert [term.words for term in result.terms][:2] == [
-        "embedding left out",
-        "position table left out",
-    ]
-
-
 @pytest.mark.parametrize(
     ("lines", "answer"),
     [
@@ -192,3 +133,165 @@ def test_an_answer_and_the_end_of_its_process_may_come_together(
             answer_of("{}", "mine.py:f", 20, "server")
     else:
         assert answer_of("{}", "mine.py:f", 20, "server") == {"text": answer}
+
+
+# Before each body; `left` notes a process that must not live on.
+START = """
+import atexit, builtins, contextlib, ctypes, gc, json, os, re, resource, signal, socket
+import subprocess, sys, threading, time
+
+def left(pid):
+    with open("pids", "a") as file:
+        file.write(f"{pid}\\n")
+
+def sleeper(**how):
+    left(subprocess.Popen(["sleep", "77"], **how).pid)
+
+class Odd(BaseException):
+    def __str__(self):
+        raise Odd
+
+class Number(int):
+    def __abs__(self):
+        while True:
+            pass
+
+class Index:
+    def __init__(self, act):
+        self.act = act
+    def __index__(self):
+        return self.act()
+
+class Freed:
+    def __del__(self):
+        while True:
+            pass
+
+def forever():
+    while True:
+        pass
+
+def forked(act):
+    if (pid := os.fork()) == 0:
+        act()
+        os._exit(0)
+    return pid
+
+def asleep():
+    left(os.getpid())
+    time.sleep(77)
+
+def alone():
+    os.setsid()
+    asleep()
+
+def chain(n=5):
+    left(os.getpid())
+    if n and os.fork() == 0:
+        chain(n - 1)
+    time.sleep(77)
+
+def stranger():
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    left(pid)
+
+def f(d_model):
+"""
+# What it does beside returning its argument: nothing of it is left.
+LEAVES = [
+    "sleeper()",
+    "sleeper(start_new_session=True, close_fds=False)",
+    "sleeper(env={}, start_new_session=True, cwd='/')",
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN); sleeper()",
+    "forked(asleep)",
+    "forked(alone)",
+    "forked(chain)",
+    "os.waitpid(forked(stranger), 0)",
+    "os.fork() or left(os.getpid())",
+    "[os.kill(os.getppid(), n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]",
+    "threading.Thread(target=time.sleep, args=(77,)).start()",
+    "threading.Thread(target=lambda: [print('x' * 999) for _ in range(10**9)]).start()",
+    "atexit.register(time.sleep, 77)",
+    "os._exit = lambda code: None",
+    "sys.stdout.close(); sys.stderr.close()",
+    "print('x' * 10**6); os.write(1, b'{}')",
+    "sys.stdin.read()",
+    "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    "socket.create_server(('127.0.0.1', 0)).listen()",
+    "gc.disable(); gc.set_threshold(1); gc.freeze()",
+    "sys.excepthook = sys.unraisablehook = forever",
+]
+STOPPED = "stopped after 2 s"
+AGAIN = "while True:\n        "
+SAID = [
+    ("left(os.getpid()); [signal.signal(n, signal.SIG_IGN) for n in (2, 14, 15)]; forever()", ""),
+    (f"left(os.getpid())\n    {AGAIN}with contextlib.suppress(BaseException): time.sleep(1)", ""),
+    ("left(os.getpid()); os.kill(os.getpid(), signal.SIGSTOP)", ""),
+    ("Freed()", ""),
+    (f"{AGAIN}sys.stdout.write('x' * 10_000)", ""),
+    ("lock = threading.Lock(); lock.acquire(); lock.acquire()", ""),
+    ("re.match('(a+)+$', 'a' * 40 + 'b')", ""),
+    ("os.execv('/bin/sleep', ['sleep', '77'])", ""),
+    ("return Index(forever)", ""),
+    ("return Number(d_model)", ""),
+    ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+    ("raise Odd", "raised Odd"),
+    ("raise SystemExit(0)", "ended the process"),
+    ("raise ValueError('no\\n\\x1b[31mno')", r"raised ValueError .*: no\\n\\x1b\[31mno"),
+    ("return f(d_model)", "raised RecursionError"),
+    ("return 1/0", "raised ZeroDivisionError at the sizes of the model: division by zero"),
+    ("return Index(lambda: 1/0)", "raised ZeroDivisionError"),
+    ("os.closerange(0, 100)", "without an answer"),
+    ("os._exit(3)", "ended with exit code 3 and without an answer"),
+    ("os.execv('/bin/true', ['true'])", "with exit code 0 and without an answer"),
+    ("os.abort()", "ended by signal 6"),
+    ("os.killpg(0, signal.SIGKILL)", "ended by signal 9"),
+    ("os.kill(os.getppid(), signal.SIGKILL); forever()", "ended by signal 9"),
+    ("ctypes.string_at(0)", "ended by signal 11"),
+    ("file = open('large', 'wb')\n    while True: file.write(b'x' * 2**20)", "raised OSError"),
+    ("return len([0]*10**11)", "ran out of memory"),
+    ("json.dumps = lambda *_, **__: '{}'", "wrote over the answer"),
+    ("json.dumps = lambda *_, **__: 'x' * 2**25", "wrote over the answer|too long"),
+    ("[os.write(n, b'[]\\n') for n in (3, 4) if os.path.exists(f'/proc/self/fd/{n}')]", "over the"),
+    ("return None", "returned None; return a number"),
+    ("return 'seven'", "returned a str; return a number"),
+    ("return float('inf')", "returned inf"),
+    ("return 10**10**4", "a number of more than 2000 bits"),
+]
+
+
+@daily(9)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    one_in(4, [*((body, None) for body in LEAVES), *((a, b or STOPPED) for a, b in SAID)]),
+)
+def test_it_ends_in_time_with_all_it_started(
+    body: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"{START}    {body}\n    return d_model\n", encoding="utf-8")
+    model = find_model("llama-7b")
+    # a quiet machine answers in 1 s; a loaded one takes a while to start a process
+    given = ("mine.py", "f", model, (model.spec, Workload()), "params")
+    if said is None:
+        assert judged_file(*given, timeout=60).theirs_value == 4096
+    else:
+        with pytest.raises(InputError, match=said) as error:
+            judged_file(*given, timeout=2 if said == STOPPED else 60)
+        assert one_line(error.value).isprintable() and "mine.py:f" in one_line(error.value)
+    pids = tmp_path / "pids"
+    left = {int(line) for line in pids.read_text().split()} if pids.exists() else set()
+    until = time.monotonic() + 10
+    while any(map(is_running, left)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert [pid for pid in left if is_running(pid)] == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from helpers import judged_functions
 from helpers.release import one_day_in
 
 import metacount
@@ -90,12 +91,8 @@ def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
     # at the model's sizes, exactly
     exact = (Fraction(4096 + 32, 11008 + 32) + Fraction(32001, 2048 + 4096)) ** 4 / (4096 - 32)
     assert result.theirs_value == exact
-
-
-@one_day_in(4)
-def test_a_slow_text_that_is_right_is_not_called_equal_for_all_sizes() -> None:
-    result = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", quantity="params", timeout=4)
-    assert result.verdict in ("equal_where_tried", "untried")
+    right = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", quantity="params", timeout=4)
+    assert right.verdict in ("equal_where_tried", "untried")
 
 
 @pytest.mark.parametrize("thread", [False, True])
@@ -130,29 +127,15 @@ def test_a_function_of_the_caller_is_stopped() -> None:
         metacount.check(sleeps, "llama-7b", timeout=1)
 
 
-class OddError(BaseException):
-    """An error that cannot even be shown."""
-
-    def __str__(self) -> str:
-        """Another one."""
-        raise OddError
-
-
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (SystemExit(0), ""),
-        (GeneratorExit(), "raised GeneratorExit"),
-        (BaseException("x"), ""),
-        (RecursionError("deep"), "raised RecursionError"),
-        (MemoryError(), ""),
-    ],
+    "error",
+    [SystemExit(0), GeneratorExit(), BaseException("x"), RecursionError("deep"), MemoryError()],
 )
-def test_what_a_function_of_the_caller_raises_is_one_line(error: BaseException, said: str) -> None:
+def test_what_a_function_of_the_caller_raises_is_one_line(error: BaseException) -> None:
     def mine(d_model: Any) -> Any:
         raise error
 
-    with pytest.raises(InputError, match=said or None):
+    with pytest.raises(InputError, match="mine: "):
         metacount.check(mine, "llama-7b")
 
 
@@ -160,29 +143,8 @@ def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
     def mine(cfg: Any) -> Any:
         if cfg.d_model != 4096:
             sys.exit(3)
-        kv = cfg.n_kv_heads
-        return (
-            2 * cfg.vocab_size * cfg.d_model
-            + cfg.d_model
-            + cfg.n_layers
-            * (
-                2 * cfg.d_model * cfg.head_dim * (cfg.n_heads + kv)
-                + 3 * cfg.d_model * cfg.d_ff
-                + 2 * cfg.d_model
-            )
-        )
+        return judged_functions.right(cfg)
 
     result = metacount.check(mine, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
     assert result.condition is not None and result.condition.startswith("d_model = 4096 ")
-
-
-@one_day_in(4)
-def test_the_command_has_the_limit_for_texts_too() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "metacount", "check", SLOW, "llama-7b", "--timeout", "3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (1, "")

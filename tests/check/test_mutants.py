@@ -16,17 +16,11 @@ from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import fitted
 
 KINDS = [
-    ("llama-7b", "params"),
-    ("gpt2", "params"),
-    ("mixtral-8x7b", "active_params"),
-    ("deepseek-v3", "params"),
-    ("qwen3-32b", "matmul_flops"),
-    ("deepseek-v2", "kv_cache_bytes"),
-    ("gemma3-27b-text", "kv_cache_bytes"),
-    ("t5-small", "params"),
+    *(("llama-7b", "params"), ("gpt2", "params"), ("mixtral-8x7b", "active_params")),
+    *(("deepseek-v3", "params"), ("qwen3-32b", "matmul_flops"), ("t5-small", "params")),
+    *(("deepseek-v2", "kv_cache_bytes"), ("gemma3-27b-text", "kv_cache_bytes")),
     ("mistral-7b", "causal_matmul_flops"),
 ]
-
 STEP = 3  # every third change: a judgement takes a few hundredths of a second
 
 

@@ -28,7 +28,6 @@ diff llama-7b --             | --set --json --csv                     | --quanti
 count --dtype b              | bf16                                   | fp32 bert-base
 count --dtype bf16 gpt2-l    | gpt2-large                             | bf16
 formula gpt2 --quantity kv   | kv_cache_bytes                         | params gpt2
-formula --by o               | operator                               | role
 claims --verdict w           | wrong                                  | right
 bench ffn --dtype fp16 b     | bf16                                   | bench
 count gpt2 --set n_kv        | n_kv_heads=                            | n_heads=

@@ -117,22 +117,6 @@ def test_what_is_refused(
     assert refusal(call, given) == (field, value)
 
 
-def test_what_is_not_refused() -> None:
-    for name in ("llama-7b", "mixtral-8x7b", "deepseek-v2", "gemma2-9b", "pythia-12b", "t5-base"):
-        step.check_alike(small(name))
-    # a longer pattern of the same letter
-    step.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
-    step.check_reached(GEMMA)
-    step.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
-    step.check_reached(PLAIN)
-    several = np.array([1, 2])  # nothing is said of many sizes at once
-    step.check_reached(GEMMA.substituted(n_altup_inputs=several))
-    step.check_around(PLAIN)
-    assert sum(windowed("LG", {}).values()) > 0
-    for pattern in ("L", "LL"):
-        assert all(sum(windowed(pattern, biased).values()) > 0 for biased in BIASED)
-
-
 def test_every_model_with_logits_is_covered() -> None:
     refused = {}
     for one in entries():

@@ -284,24 +284,17 @@ TRANSFORM = {"head_transform": True, "head_transform_bias": True}
 OPTIONS = {"router_bias": True, "expert_bias": True, "shared_expert_gate": True}
 # a spec, and three values of some sizes; a window, a prefix and a stack may be longer than the rest
 SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
-    (TINY, {"d_model": (13, 5, 7), "d_ff": (17, 3, 2), "n_layers": (3, 1, 8)}),
     (
         TINY.replace(**BIASES, attention_sinks=True, n_token_types=2),
         {"d_model": (13, 5, 7), "n_heads": (6, 2, 4), "vocab_size": (101, 3, 9)}
         | {"n_token_types": (2, 3, 5)},
     ),
     (WINDOWED_MOE, {"window": (4, 2, 11), "n_layers": (7, 8, 9), "n_dense_layers": (2, 0, 3)}),
-    (
-        WINDOWED_MOE.replace(**OPTIONS, window_kind="chunked"),
-        {"window": (4, 2, 11), "n_experts": (11, 5, 3), "top_k": (3, 1, 2)}
-        | {"n_shared_experts": (2, 1, 4), "d_ff_expert": (5, 7, 2)},
-    ),
     (ROUTED, {"n_layers": (3, 1, 8)}),
     (MLA.replace(mla_bias=True), {"q_lora_rank": (11, 2, 3), "kv_lora_rank": (7, 5, 3)}),
     (SEQ2SEQ, {"n_encoder_layers": (2, 5, 1), "n_layers": (3, 1, 8), "n_buckets": (8, 12, 16)}),
     (XL.replace(norm="layernorm", norm_bias=True), {"d_model": (13, 5, 7), "head_dim": (5, 2, 3)}),
     (PREFIX.replace(**TRANSFORM), {"vocab_size": (101, 3, 9), "d_model": (13, 5, 7)}),
-    (PREFIX, {"n_kv_heads": (2, 1, 3), "head_dim": (5, 2, 3)}),
 ]
 SEQ_LENS = (9, 3, 4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacount.modules import Attention, LatentAttention, MixtureOfExperts, Router
+from metacount.modules import Attention, MixtureOfExperts, Router
 from metacount.spec import attention, ffn
 from metacount.spec.field import altered, declared
 from metacount.spec.position import Rope
@@ -35,14 +35,6 @@ def make_attention(d_model: int, **options: Any) -> Attention:
     turns = taken(options, ROPE)
     part = part_of(attention.Attention, options)
     return Attention(part, d_model, norms=norms, rope=Rope(**turns) if turns else None, **options)
-
-
-def make_mla(d_model: int, **options: Any) -> LatentAttention:
-    """A latent attention as DeepSeek-V2 has it."""
-    norms = Norms(kind="rmsnorm", **{"eps": 1e-6, **taken(options, NORMS)})
-    rope = Rope(**{"style": "interleaved", **taken(options, ROPE)})
-    part = part_of(attention.LatentAttention, options)
-    return LatentAttention(part, d_model, norms=norms, rope=rope, **options)
 
 
 def mixture(**options: Any) -> ffn.Mixture:

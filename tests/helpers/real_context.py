@@ -114,7 +114,7 @@ def in_parts(mesh: Any, wide: bool, *sequences: Tensor) -> Iterator[None]:
     cut = [*sequences, positions]
     options, none = _attention._cp_options, nullcontext()
     with (
-        patch.object(Visibility, "queries", lambda self, device: positions),
+        patch.object(Visibility, "queries", lambda self, device: positions.clone()),
         patch.object(engine, "by_flash", _in_any_type) if wide else none,
         patch.object(options, "convert_to_f32", not wide),
         context_parallel(mesh, buffers=cut, buffer_seq_dims=[t.dim() - 1 for t in cut]),

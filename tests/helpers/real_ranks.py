@@ -11,14 +11,16 @@ import json
 import os
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.multiprocessing import start_processes
@@ -32,6 +34,7 @@ from metacount.modules.build import build
 from metacount.modules.moe import Experts
 from metacount.sharding.by_engine import (
     Followed,
+    PipedStage,
     Whole,
     fused,
     place,
@@ -55,6 +58,7 @@ from metacount.training.model import Watch, checkpointed
 from metacount.training.optimizers import made
 from metacount.training.programs import as_trained
 from metacount.training.setup import Setup
+from metacount.training.step import loss_of as step_loss
 
 SEED = 5
 
@@ -67,17 +71,6 @@ def loss_of(logits_BSV: Tensor, tokens_BS: Tensor) -> Tensor:
 def loss_of_each(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
     """Mean cross-entropy where each position has a target of its own."""
     return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
-
-
-class OnlyHidden(torch.nn.Module):
-    """A stage as a pipeline runs it: one tensor in, one out."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return result(self.model(x))
 
 
 def job_of(case: dict[str, Any]) -> Job:
@@ -94,9 +87,16 @@ def job_of(case: dict[str, Any]) -> Job:
         master=case["master"],
         attention=case["attention"],
         checkpointing=case["checkpointing"],
+        schedule=case["schedule"],
         sequence_parallel=case["sequence"],
         loss_parallel=case["cut_logits"],
     )
+
+
+def wait_and_let_go(works: list[Any]) -> None:
+    """Wait for what was sent, and let go of it: a work of gloo's holds its tensor."""
+    while works:
+        works.pop().wait()
 
 
 def run_peak(case: dict[str, Any], rank: int) -> dict[str, int]:
@@ -107,19 +107,28 @@ def run_peak(case: dict[str, Any], rank: int) -> dict[str, int]:
     job, spec = job_of(case), ALL[case["spec"]]
     world = world_of(job.mesh, rank, job.zero)
     whole = Whole(spec, job.stored, device="cpu", seed=SEED)
-    model = whole.piece(range(spec.n_layers), first=True, last=True)
+    layers, at = stage_layers(spec.n_layers, job.mesh.pp), world.place.stage
+    own = range(sum(layers[:at]), sum(layers[: at + 1]))
+    model = whole.piece(own, first=at == 0, last=at == job.mesh.pp - 1)
     place(model, for_mesh(default_plan(spec), job), world, job, by_fsdp=not job.replicated)
-    ran = DistributedDataParallel(model) if job.replicated else model
-    tokens, targets = (torch.randint(spec.vocab_size, (job.rows, job.length)) for _ in range(2))
+    ran: Any = DistributedDataParallel(model) if job.replicated else model
+    if job.mesh.pp > 1:
+        ran = PipedStage(model, world, job, partial(step_loss, setup=Setup()))
+    shape = (job.rows * (job.micro_batches if job.mesh.pp > 1 else 1), job.seq_len)
+    tokens, targets = (torch.randint(spec.vocab_size, shape) for _ in range(2))
     trained = [p for p in model.parameters() if p.requires_grad]
     (optimizer,) = made(Setup(optimizer=job.optimizer, foreach=True), trained, [])
     found = []
     blocks = [*model.last_stack.blocks]
     alive, buffers = Alive(), tensor_bytes(model.buffers())
     with (
+        in_parts(world.context, False, tokens, targets) if job.ring else nullcontext(),
+        patch.object(schedules, "_wait_batch_p2p", wait_and_let_go),
         as_trained(model, job.attention),
         checkpointed(blocks, job.checkpointing, Watch(), lambda: fused(job)),
     ):
+        if job.ring:  # in the place of what is cut of whole sequences
+            tokens, targets = tokens.clone(), targets.clone()
         for experts in (each for each in model.modules() if isinstance(each, Experts)):
             if job.mesh.ep > 1:
                 vars(experts)["forward"] = chosen_evenly(experts, job.mesh.ep)
@@ -199,7 +208,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         if job.ring:
             loss = stepped_in_parts(stage, mine.clone(), targets[own_rows].clone(), job, world)
         else:
-            loss = stepped(stage, mine, job, world, first, last, kept)
+            loss = stepped(stage, mine, job, world, last, kept)
     seen = traffic.taken()
     end_step(stage)
     # rank 0 of a stage has the name of its first layer at 0
@@ -246,7 +255,7 @@ def stepped_in_parts(stage: Any, tokens: Tensor, targets: Tensor, job: Job, worl
 
 
 def stepped(
-    stage: Any, tokens: Tensor, job: Job, world: Any, first: bool, last: bool, kept: list[int]
+    stage: Any, tokens: Tensor, job: Job, world: Any, last: bool, kept: list[int]
 ) -> Tensor:
     """Run forward and backward of one step; the loss of this rank's part of the batch.
 
@@ -269,27 +278,7 @@ def stepped(
                 (loss / job.micro_batches).backward()
             found.append(local_part(loss.detach()))
         return torch.stack(found).mean()
-    shapes = (
-        (job.rows, job.tokens_between // job.rows, stage.spec.d_model),
-        (job.rows, job.length, stage.spec.vocab_size),
-    )
-    hidden, logits = (
-        torch.empty(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
-    )
-    module = PipelineStage(
-        OnlyHidden(stage),
-        world.place.stage,
-        job.mesh.pp,
-        torch.device("cpu"),
-        input_args=(tokens[: job.rows] if first else hidden,),
-        output_args=(logits if last else hidden,),
-        group=world.stages.get_group(),
-    )
-    kind = Schedule1F1B if job.micro_batches >= job.mesh.pp else ScheduleGPipe
-    schedule = kind(module, n_microbatches=job.micro_batches, loss_fn=loss_of)
-    losses: list[Tensor] = []
-    given = (tokens,) if first else ()
-    schedule.step(*given, **({"target": tokens, "losses": losses} if last else {}))
+    losses = PipedStage(stage, world, job, loss_of).step(tokens, tokens)
     return torch.stack(losses).mean() if last else torch.zeros(())
 
 

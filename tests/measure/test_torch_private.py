@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.release import one_day_in
-from torch import nn
 
 import metacount
 from metacount.measure import torch_private as private
@@ -75,36 +72,6 @@ def test_a_private_name_elsewhere_is_found(tmp_path: Path, text: str) -> None:
     assert len(private_names(file, tmp_path)) == 1
 
 
-def test_what_a_module_holds_itself() -> None:
-    linear = nn.Linear(2, 3)
-    module = nn.Sequential(linear)
-    module.register_parameter("absent", None)
-    module.register_buffer("stored", torch.zeros(1))
-    module.register_buffer("made", torch.zeros(1), persistent=False)
-    assert list(private.tensors_of(module)) == ["stored", "made"]
-    assert list(private.stored_buffers_of(module)) == ["stored"]
-    assert list(private.parameters_of(linear)) == ["weight", "bias"]
-    module.tied = linear.weight
-    assert private.parameters_of(module)["tied"] is linear.weight
-    private.put_tensor(module, "stored", torch.ones(2))
-    private.put_tensor(linear, "bias", nn.Parameter(torch.ones(3)))
-    assert module.stored.shape == (2,) and linear.bias.tolist() == [1, 1, 1]
-    assert set(module.state_dict()) == {"0.weight", "0.bias", "tied", "stored"}
-
-
-def test_sizes_that_are_symbols() -> None:
-    environment, mode = private.symbolic_shapes()
-    raw, size = private.symbolic_size(environment, "n", 7)
-    with mode:
-        made = torch.empty(size, 2)
-        assert private.is_fake(made)
-    assert str(made.numel().node.expr) == f"2*{raw}"
-    _, one = private.symbolic_size(environment, "one", 1)
-    _, again = private.symbolic_size(environment, "again", 7)
-    assert one.node.expr != 1 and again.node.expr != size.node.expr
-    assert not private.is_fake(torch.empty(1))
-
-
 @pytest.mark.parametrize("way", ["symbols_in_products", "_InPython"])
 def test_products_keep_sizes_that_are_symbols(way: str) -> None:
     environment, mode = private.symbolic_shapes()
@@ -113,29 +80,6 @@ def test_products_keep_sizes_that_are_symbols(way: str) -> None:
         product = torch.empty(size, 2, 1) @ torch.empty(size, 1, size)
     assert str(product.numel().node.expr) == f"2*{raw}**2"
     assert environment.replace(raw) == raw
-
-
-def test_nobody_watches_inside() -> None:
-    class Seen(private.DispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            Seen.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    with Seen():
-        torch.ones(1) + 1
-        before = Seen.calls
-        with private.unwatched():
-            torch.ones(1) + 1
-    assert before == Seen.calls > 0
-
-
-def test_a_grouped_product_multiplies() -> None:
-    rows, weight = torch.ones(4, 16), torch.ones(2, 16, 8)
-    ends = torch.tensor([1, 4], dtype=torch.int32)
-    product = private.grouped_product()(rows.bfloat16(), weight.bfloat16(), offs=ends)
-    assert product.shape == (4, 8) and float(product.float().sum()) == 4 * 8 * 16
 
 
 def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
@@ -160,16 +104,6 @@ def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
     assert [number for number in dict.fromkeys(ran) if number is not None] == [second, first]
 
 
-def test_the_cpu_fuses_heads_of_one_width() -> None:
-    def heads(n: int, width: int) -> torch.Tensor:
-        return torch.empty(2, n, 7, width, dtype=torch.bfloat16, device="meta")
-
-    mask = torch.empty(7, 7, dtype=torch.bool, device="meta")
-    assert private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 8), None, causal=True)
-    assert private.cpu_fuses(heads(6, 8), heads(2, 8), heads(2, 8), mask, causal=False)
-    assert not private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 4), None, causal=True)
-
-
 def test_pieces_are_those_that_fsdp2_cuts() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param
 
@@ -191,33 +125,6 @@ def test_pieces_are_those_that_fsdp2_cuts() -> None:
         assert _fsdp_param._chunk_with_empty is private.Pieces
         raise ZeroDivisionError
     assert _fsdp_param._chunk_with_empty is cut
-
-
-@one_day_in(6)
-def test_private_names_of_transformers() -> None:
-    code = """
-import torch
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig
-from metacount.measure import transformers_private as theirs
-config = LlamaConfig()
-theirs.use_eager_attention(config)
-assert config._attn_implementation == theirs.attention_way(config) == "eager"
-space, name, check = theirs.type_check()
-check("width", 3, int)
-try:
-    check("width", "3", int)
-except TypeError:
-    pass
-else:
-    raise AssertionError("a wrong type passes")
-owner = next(c for c in BertForMaskedLM.__mro__ if theirs.STRETCH in vars(c))
-stretch = vars(owner)[theirs.STRETCH]
-with theirs.bias_unstretched(BertForMaskedLM):
-    assert vars(owner)[theirs.STRETCH] is not stretch
-assert vars(owner)[theirs.STRETCH] is stretch
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_checked_before_the_library_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from metacount.measure.ours import (
     measure_params,
     reference_counter,
 )
-from metacount.measure.tree import Node, module_tree
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.build import build
@@ -70,37 +69,6 @@ def test_meta_counts_what_runs_on_cpu(name: str) -> None:
     assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
 
 
-def test_blocks_of_different_parameters_are_not_folded() -> None:
-    model = build(miniature(catalog.entry("llama-7b").spec()), dtype="fp32")
-    before = measure_forward(model, Workload(seq_len=3, dtype="fp32")).prefill.by_role["ffn"]
-    mlp = model.decoder.layers[3].mlp
-    with torch.device("meta"):
-        mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
-            nn.Linear(13, 19, bias=False),
-            nn.Linear(13, 19, bias=False),
-            nn.Linear(19, 13, bias=False),
-        )
-    after = measure_forward(model, Workload(seq_len=3, dtype="fp32")).prefill.by_role["ffn"]
-    # one of five blocks is 2 wider: 3 matrices · 2 FLOPs · 3 tokens · 13 · 2
-    assert after - before == 3 * 2 * 3 * 13 * 2
-
-
-@pytest.mark.parametrize(
-    ("sees", "pairs"),
-    [
-        (Visibility(n_queries=5, n_keys=5), 15),  # 1 + 2 + 3 + 4 + 5
-        (Visibility(n_queries=5, n_keys=5, window=2), 9),  # 1 + 2 + 2 + 2 + 2
-        (Visibility(n_queries=5, n_keys=5, window=2, chunked=True), 7),  # 1 2 | 1 2 | 1
-        (Visibility(n_queries=5, n_keys=5, kind="prefix", prefix_len=3), 18),  # 3 3 3 4 5
-        (Visibility(n_queries=5, n_keys=5, kind="bidirectional"), 25),
-        (Visibility(n_queries=5, n_keys=5, kind="bidirectional", window=3), 13),  # 2 3 3 3 2
-        (Visibility(n_queries=1, n_keys=4, query_start=6, key_start=3, window=4), 4),
-    ],
-)
-def test_pairs_that_a_mask_keeps(sees: Visibility, pairs: int) -> None:
-    assert kept_pairs(sees) == pairs
-
-
 def test_a_mask_too_large_to_lay_out_has_no_opinion() -> None:
     assert kept_pairs(Visibility(n_queries=2**20, n_keys=2**20)) is None
     report = measure_forward(
@@ -136,27 +104,6 @@ assert float(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))) == 
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def sum_of(node: Node, copies: int = 1) -> int:
-    """Values of every tensor shown, times the copies it stands for."""
-    copies *= node.count
-    own = 0
-    for shape in node.tensors.values():
-        numel = 1
-        for size in shape:
-            numel *= size
-        own += numel
-    return own * copies + sum(sum_of(child, copies) for child in node.children)
-
-
-@daily(3)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_tree_adds_up_to_the_model(name: str) -> None:
-    model = build(catalog.entry(name).spec())
-    tree = module_tree(model)
-    total = sum(p.numel() for p in model.parameters())
-    assert sum_of(tree) == tree.params == total
 
 
 # Of each forward, how many kinds of blocks there are; two kinds that lend keys to others are seen

@@ -11,50 +11,74 @@ from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
 from helpers.release import daily, one_in
 from torch import Tensor
 
+from metacount.formulas import model as formulas
+from metacount.measure.ours import measure_forward
+from metacount.measure.tree import module_tree
 from metacount.modules import Attention, Cache, Model
-from metacount.spec import ModelSpec
+from metacount.modules.build import build
+from metacount.spec import ModelSpec, Workload
+from metacount.tensors import tensor_bytes
 
+T5: dict[str, Any] = {"position": "t5", "n_buckets": 8, "max_distance": 20}
+LG: dict[str, Any] = {"window": 3, "window_pattern": "LG"}
+GEMMA_3N: dict[str, Any] = {
+    **ROPE, "n_layers": 6, "qk_norm": "head", "v_norm": True, "n_kv_shared_layers": 2, "window": 4,
+    "window_pattern": "LLG", "activation": "gelu_tanh", "norm_placement": "sandwich",
+}  # fmt: skip
+AROUND: dict[str, dict[str, Any]] = {
+    "copies": {"n_altup_inputs": 3, "altup_active": 2},
+    "laurel": {"laurel_rank": 5},
+    "embeddings": {"d_per_layer": 11, "vocab_size_per_layer": 101},
+    "sparse": {"activation_sparsity": 0.7, "sparsity_pattern": "TF"},
+    "widths": {"d_ff_second": 19, "d_ff_pattern": "MW"},
+}
+ALL_AROUND = {key: value for one in AROUND.values() for key, value in one.items()}
+ZAMBA2: dict[str, Any] = {
+    **ROPE, "d_model": 7, "n_layers": 6, "tie_embeddings": True, "n_heads": 4, "head_dim": 6,
+    "activation": "gelu", "recurrent": "mamba2", "mixer_pattern": "RSS", "ffn_pattern": "N",
+    "conv_kernel": 3, "n_ssm_heads": 6, "ssm_head_dim": 3, "n_ssm_groups": 2, "ssm_chunk_size": 4,
+    "ssm_state_dim": 5, "n_shared_blocks": 2, "adapter_rank": 3,
+}  # fmt: skip
+NO_MAMBA2 = dict.fromkeys(("n_ssm_heads", "ssm_head_dim", "n_ssm_groups", "ssm_chunk_size"))
 SPECS: dict[str, ModelSpec] = {
     "no positions": small(),
-    "gqa rope": small(ROPE),
     "interleaved partial rope": small(ROPE, rotary_dim=4, rope_style="interleaved"),
     "qk norm": small(ROPE, qk_norm="full"),
     "l2 norm, some layers unrotated": small(ROPE, qk_norm="l2", nope_every=2),
     "mqa alibi": small(position="alibi", n_kv_heads=1, embedding_norm=True),
-    "alibi in a window": small(position="alibi", window=3, window_pattern="LG"),
-    "t5 decoder": small(position="t5", n_buckets=8, max_distance=20),
-    "t5 decoder in a window": small(
-        position="t5", n_buckets=8, max_distance=20, window=3, window_pattern="LG"
-    ),
+    "alibi in a window": small(LG, position="alibi"),
+    "t5 decoder in a window": small(T5, LG),
     "t5 encoder-decoder": small(ENCODER_DECODER),
     "sinusoidal encoder-decoder": small(
         kind="encoder-decoder", n_encoder_layers=2, position="sinusoidal", norm_placement="post"
     ),
-    "transformer-xl": small(position="transformer_xl"),
     "transformer-xl in a window": small(position="transformer_xl", window=3),
     "mla": small(MLA),
-    "mla, whole queries": small(MLA, q_lora_rank=None),
-    "mla in a window": small(MLA, window=4, window_pattern="LG", rope_theta_windowed=50.0),
-    "sliding window": small(ROPE, window=4),
+    "mla in a window": small(MLA, LG, q_lora_rank=None, rope_theta_windowed=50.0),
     "smallest window": small(ROPE, window=2),
     "sliding and global": small(ROPE, window=4, window_pattern="LLG"),
     "window beyond the prompt": small(ROPE, window=29),
     "chunked window": small(ROPE, window=4, window_kind="chunked"),
     "chunked and global": small(ROPE, window=3, window_kind="chunked", window_pattern="LLG"),
-    "sinks": small(ROPE, attention_sinks=True, attention_softcap=2.0),
-    "sinks in a window": small(ROPE, attention_sinks=True, window=3, window_pattern="LG"),
+    "sinks in a window": small(ROPE, LG, attention_sinks=True, attention_softcap=2.0),
     "learned positions": small(position="learned", n_positions=23, position_offset=2),
-    "sinusoidal": small(position="sinusoidal"),
     "pangu": small(position="learned", n_positions=23, n_query_positions=29),
     "moe": small(ROPE, MOE, n_dense_layers=1, n_shared_experts=1),
     "parallel": small(ROPE, norm_placement="parallel_two"),
-    "body only": small(ROPE, vocab_size=None, window=3, window_pattern="LG"),
+    "body only": small(ROPE, LG, vocab_size=None),
+    **{f"gemma 3n, {name}": small(GEMMA_3N, one) for name, one in AROUND.items()},
+    "gemma 3n": small(GEMMA_3N, ALL_AROUND),
+    "as Zamba2-2.7B": small(ZAMBA2, position="none"),
+    "shared blocks, all adapters": small(ZAMBA2, attention_adapters=True, n_shared_blocks=1),
+    "a block a use, no adapters": small(ZAMBA2, adapter_rank=None, n_shared_blocks=4),
+    "the first layer shares": small(ZAMBA2, mixer_pattern="SR"),
+    "shared blocks without gates": small(ZAMBA2, gated=False, ffn_bias=True, q_bias=True),
+    "shared blocks before Mamba": small(ZAMBA2, NO_MAMBA2, recurrent="mamba", d_ssm=5, dt_rank=2),
 }
 
 SPLITS = {
     "prefill then token by token": [7, 1, 1, 1, 1],
     "in parts": [3, 2, 1, 5],
-    "parts across windows": [5, 1, 4, 1],
     "token by token": [1] * 11,
     "all at once": [11],
 }
@@ -77,17 +101,18 @@ def in_parts(model: Model, x: Tensor, split: list[int], cache: Cache, **rest: An
 
 
 def rows_kept(spec: ModelSpec, length: int) -> list[int]:
-    """Windowed layers keep window - 1: the next token sees itself too."""
+    """Windowed layers keep window - 1: the next token sees itself too; borrowed keys nobody's."""
     pattern = spec.window_pattern * spec.n_layers
     return [
         length if spec.window is None or letter == "G" else min(length, spec.window - 1)
-        for letter in pattern[: spec.n_layers]
+        for letter in pattern[: spec.n_layers - (spec.n_kv_shared_layers or 0)]
     ]
 
 
 @daily(9)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", one_in(2, SPECS))
+@torch.no_grad()
 def test_in_parts_is_all_at_once(name: str, split: str) -> None:
     spec = SPECS[name]
     model: Model = randomised(Model(spec))
@@ -101,27 +126,15 @@ def test_in_parts_is_all_at_once(name: str, split: str) -> None:
         parts = in_parts(model, x, SPLITS[split], cache, absorbed=absorbed, **extra)
         assert_near(parts, whole, 1e-10)
         assert cache.length == 11
-        kept = [[t.shape[-2] for t in layer.tensors] for layer in cache.layers]
+        kept = [[t.shape[-2] for t in layer.tensors] for layer in cache.layers if layer.tensors]
         n_tensors = 1 if spec.attention == "mla" else 2
-        assert kept == [[rows] * n_tensors for rows in rows_kept(spec, 11)]
-
-
-def test_a_prompt_longer_than_the_window() -> None:
-    """After every part the cache holds window - 1 rows, in storage of just that size."""
-    spec = small(ROPE, window=4, window_pattern="LG")
-    model: Model = randomised(Model(spec))
-    x, cache = draw(model, 11), model.new_cache()
-    whole, done = end(model, x), []
-    for size, seen, windowed in ((2, 2, 2), (6, 8, 3), (1, 9, 3), (2, 11, 3)):
-        part = x[:, seen - size : seen]
-        done.append(end(model, part, cache=cache))
-        shapes = [tuple(t.shape) for layer in cache.layers for t in layer.tensors]
-        # [batch, key/value heads, rows, head_dim], keys and values
-        assert shapes == [(2, 2, rows, 10) for rows in (windowed, seen, windowed) for _ in "kv"]
-        assert [layer.start for layer in cache.layers] == [seen - windowed, 0, seen - windowed]
-        for tensor in cache.tensors():
-            assert tensor.untyped_storage().nbytes() == tensor.numel() * 8
-    assert_near(torch.cat(done, dim=1), whole, 1e-10)
+        if spec.recurrent == "none":
+            assert kept == [[rows] * n_tensors for rows in rows_kept(spec, 11)]
+        # in storage of just that size
+        sizes = {"batch_size": 2, "seq_len": 11, "bytes_per_value": 8}
+        counted = formulas.kv_cache_bytes(spec, source_len=5 * spec.has_encoder, **sizes)
+        assert tensor_bytes(cache.tensors()) == counted
+        assert counted == sum(t.untyped_storage().nbytes() for t in cache.tensors())
 
 
 def test_cross_attention_keeps_the_source_once() -> None:
@@ -145,30 +158,37 @@ def test_cross_attention_keeps_the_source_once() -> None:
     in_parts(model, draw(model, 9), [4, 1, 1, 3], cache, memory_BTD=memory)
     # three layers, four parts: the source is projected in the first of them
     assert calls == {"encoder": 1, "k_proj": 3, "v_proj": 3, "q_proj": 12}
-    assert [tuple(t.shape) for layer in cache.cross for t in layer.tensors] == [(2, 2, 5, 5)] * 6
-    assert [tuple(t.shape) for layer in cache.layers for t in layer.tensors] == [(2, 2, 9, 5)] * 6
 
 
 def test_a_prefix_is_read_at_once_and_then_decoded() -> None:
+    """Its first tokens see those that come after: it cannot be read in parts."""
     model: Model = randomised(Model(small(ROPE, kind="prefix-decoder")))
     x = draw(model, 11)
     whole = end(model, x, prefix_len=6)
-    for split in ([6, 5], [6, 1, 1, 1, 1, 1], [8, 1, 2]):
+    for split in ([6, 5], [8, 1, 2]):
         cache, parts = model.new_cache(), x.split(split, 1)
         first = end(model, parts[0], cache=cache, prefix_len=6)
         rest = [end(model, part, cache=cache) for part in parts[1:]]
         assert_near(torch.cat([first, *rest], dim=1), whole, 1e-10)
-
-
-def test_a_prefix_cannot_be_read_in_parts() -> None:
-    """Its first tokens would have to see the ones that have not come yet."""
-    model: Model = randomised(Model(small(ROPE, kind="prefix-decoder")))
-    x, cache = draw(model, 11), model.new_cache()
+    cache = model.new_cache()
     with pytest.raises(ValueError, match="prefix_len"):
         end(model, x[:, :4], cache=cache, prefix_len=6)
     assert cache.length == 0
-    first = end(model, x[:, :4], cache=cache, prefix_len=4)
+    end(model, x[:, :4], cache=cache, prefix_len=4)
     with pytest.raises(ValueError, match="prefix_len"):
         end(model, x[:, 4:], cache=cache, prefix_len=6)
-    rest = end(model, x[:, 4:], cache=cache, prefix_len=4)  # all of it is past: nothing opens
-    assert_near(torch.cat([first, rest], dim=1), end(model, x, prefix_len=4), 1e-10)
+
+
+def test_flops_of_a_shared_block_stand_at_the_block_for_all_of_its_uses() -> None:
+    """On meta a layer that is like another does not run: what it runs in the block still counts."""
+    spec = small(ZAMBA2, n_shared_blocks=1)
+    model = build(spec)
+    found = measure_forward(model, Workload(seq_len=9)).prefill
+    assert sum(found.by_module.values()) == found.matmul_flops
+    q = found.by_module["decoder.shared_blocks.0.self_attn.q_proj"]
+    assert q == 4 * 2 * 9 * (4 * 6) * (2 * 7)  # four uses
+    linears = [found.by_module[f"decoder.layers.{i}.shared_use.linear"] for i in (1, 2, 4, 5)]
+    assert linears == [2 * 9 * 7 * 7] * 4
+    tree = module_tree(model, flops=found.by_module)
+    assert tree.flops == found.matmul_flops
+    assert tree.params == formulas.params(spec)

@@ -110,28 +110,6 @@ def test_it_has_the_tensors_of_the_formula(name: str) -> None:
     assert sorted(found) == sorted(counted)
 
 
-def kept(part: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of what is kept of a sequence."""
-    width = getattr(part, "conv_kernel", 0)
-    match part:
-        case GatedDelta():
-            return {"conv": (10 * part.n_k_heads + 28, width), "recurrent": (4, 5, 7)}
-        case KimiDelta():
-            return {"conv": (45, width), "recurrent": (3, 5, 5)}
-        case Lightning():
-            return {"recurrent": (3, 5, 5)}
-        case Mamba():
-            return {"conv": (6, width), "recurrent": (6, 5)}
-        case Mamba2():
-            channels = part.n_heads * 5 + 2 * part.n_groups * 7
-            return {"conv": (channels, width), "recurrent": (part.n_heads, 5, 7)}
-        case MLstm():
-            return {"cell": (3, 5, 7), "normalizer": (3, 5), "highest": (3,)}
-        case ShortConv():
-            return {"conv": (D, width)}
-    return {"conv": (10, width - 1), "recurrent": (10,)}
-
-
 @pytest.mark.parametrize("lengths", CUTS, ids=str)
 @pytest.mark.parametrize(("part", "depth"), CASES.values(), ids=[*CASES])
 def test_in_pieces_it_is_the_same(
@@ -141,8 +119,6 @@ def test_in_pieces_it_is_the_same(
     module, x = made(part, depth), torch.randn(2, 9, D, dtype=torch.float64)
     pieces, cache = in_pieces(module, x, *lengths)
     assert_near(pieces, module(x))
-    states = {name: tuple(state.shape) for name, state in cache.states.items()}
-    assert states == {name: (2, *shape) for name, shape in kept(part).items()}
     for state in cache.states.values():
         assert state.untyped_storage().nbytes() == 8 * state.numel()
     assert cache.length == 9

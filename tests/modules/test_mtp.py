@@ -56,14 +56,6 @@ def test_token_by_token_gives_the_same(sizes: dict[str, Any]) -> None:
         assert_near(torch.cat([step[k] for step in steps], dim=1), logits)
 
 
-def test_the_model_stays_what_it_is() -> None:
-    modules = made({**DENSE, "n_mtp_layers": 1})
-    names = [name for name, _ in modules.main.named_parameters()]
-    assert not [name for name in names if "eh_proj" in name]
-    with pytest.raises(ValueError, match="prediction modules"):
-        build_prediction(build(ModelSpec.from_dict(DENSE)))
-
-
 CONFIG = {
     "model_type": "deepseek_v3",
     "num_hidden_layers": 1,

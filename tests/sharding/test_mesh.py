@@ -1,39 +1,8 @@
-"""Meshes: what they make, which ranks are alike, and what is no mesh."""
+"""Which ranks are alike, and where groups lie on machines, counted rank by rank."""
 
 from __future__ import annotations
 
-import pytest
-
-from metacount.errors import InputError
-from metacount.sharding.mesh import (
-    Mesh,
-    kinds,
-    parse_mesh,
-    span,
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "world", "line"),
-    [
-        ("dp=8,tp=8", 100, "100"),
-        ("dp=8,tq=8", None, "'tq'"),
-        ("dp=8,dp=4", None, "gives dp twice"),
-        ("dp", None, "dp"),
-        ("dp=-1", None, "dp"),
-        ("dp=0", None, "dp"),
-        (
-            "dp=4,ep=3",
-            None,
-            "ep",
-        ),
-        ("dp=9999,tp=999", None, "has 9989001 ranks"),
-        ("", None, "no degree ''"),
-    ],
-)
-def test_what_is_no_mesh_is_one_line(text: str, world: int | None, line: str) -> None:
-    with pytest.raises(InputError, match=line):
-        parse_mesh(text, world)
+from metacount.sharding.mesh import Mesh, kinds, parse_mesh, span
 
 
 def test_kinds_are_those_that_are_found_rank_by_rank() -> None:

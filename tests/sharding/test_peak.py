@@ -12,7 +12,6 @@ from helpers.structures import with_logits
 import metacount
 from metacount.catalog import entries
 from metacount.errors import InputError, SpecError
-from metacount.sharding.adding import Piece, in_backward
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.shard import Asked, job_of
 from metacount.spec import ModelSpec, Workload
@@ -88,34 +87,6 @@ def test_on_one_device_fit_shard_and_train_count_the_same_of_every_model_of_the_
 def test_each_moment_is_the_peak_of_some_step(name: str, seq_len: int, way: dict[str, str]) -> None:
     peak, most, measured = compared(name, seq_len, way)
     assert peak == most == measured
-
-
-def piece(copies: int, saved: int, **where: bool) -> Piece:
-    return Piece(
-        copies=copies,
-        held=(),
-        collectives={},
-        optimizer_bytes=0,
-        kv_cache_bytes=0,
-        activation_bytes=saved,
-        **{"layer": False, **where},
-    )
-
-
-def test_gradients_come_as_activations_go_by_hand() -> None:
-    # ten blocks that save 7 and have gradients of 5, four that save 3 and have gradients of 11
-    pieces = [
-        (piece(1, 1, first=True), 100),
-        (piece(10, 7, layer=True), 5),
-        (piece(4, 3, layer=True), 11),
-        (piece(1, 50, last=True), 90),
-    ]
-    # the head's gradients and the four's; the embedding's indices, the ten's, and one of the ten
-    # that has both (5 more, where one of the four would have 3 more)
-    assert in_backward(pieces) == (90 + 4 * 11 + 5, 1 + 10 * 7)
-    # one kind alone: all activations, and the first gradients
-    assert in_backward(pieces[1:2]) == (5, 70)
-    assert in_backward(pieces[2:3]) == (44, 3)
 
 
 def test_the_peak_is_said_where_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:

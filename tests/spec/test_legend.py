@@ -22,11 +22,6 @@ def test_every_size_of_a_model_and_a_workload_is_in_the_legend() -> None:
     assert {term.name for term in legend.WORKLOAD_TERMS} == workload
 
 
-def test_the_order_is_of_sizes_each_once() -> None:
-    assert set(legend.ORDER) <= set(LIMITS)
-    assert [t.name for t in legend.MODEL_TERMS][: len(legend.ORDER)] == list(legend.ORDER)
-
-
 def test_letters_are_all_distinct() -> None:
     letters = [term.letter for term in legend.TERMS]
     assert len(set(letters)) == len(letters) == 78

@@ -9,7 +9,7 @@ from helpers.small_specs import DENSE
 from metacount.catalog import entries
 from metacount.spec import ModelSpec
 from metacount.spec.stack import Stack
-from metacount.textbook.closed_form import LAYERS, layers_of
+from metacount.textbook.closed_form import layers_of
 
 # What each letter counts, asked of one block.
 KINDS: dict[str, Callable[[Stack, int], bool]] = {
@@ -43,13 +43,6 @@ def sees(stack: Stack, i: int) -> str:
 def one_by_one(spec: ModelSpec, letter: str) -> int:
     stack = spec.last_stack
     return sum(KINDS[letter](stack, i) for i in range(stack.n_layers))
-
-
-def test_each_letter_has_a_name_and_a_meaning() -> None:
-    assert {term.letter for term in LAYERS} == set(KINDS)
-    names = {term.name: term.letter for term in LAYERS}
-    assert (names["n_attention_layers"], names["n_recurrent_layers"]) == ("N_a", "N_r")
-    assert (names["n_moe_layers"], names["n_windowed_layers"]) == ("N_m", "N_w")
 
 
 def test_each_letter_counts_what_it_says() -> None:

@@ -11,25 +11,10 @@ import pytest
 import sympy
 from transformers import GPT2LMHeadModel
 
-from metacount.cli.expressions import in_fields, whole_python
 from metacount.tracing.domain import for_arithmetic, sign_above
 from metacount.tracing.symbols import ROPE, Sizes, symbol, with_symbols
 
 S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
-
-
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
-def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
-    expr = 3 * S * sympy.ceiling((S + n) / c)
-    assert in_fields(expr) == "3·⌈(S + n)/c⌉·S"
-    chunks = (length + 5 + 63) // 64
-    at = {"S": length, "n": 5, "c": 64}
-    assert eval(whole_python(expr), at) == 3 * length * chunks
-    # a power of it, and what is taken away from
-    squared = n - 2 * sympy.ceiling((S + n) / c) ** 2
-    assert eval(whole_python(squared), at) == 5 - 2 * chunks * chunks
-    cubed = S * sympy.ceiling((S + n) / c) ** 2
-    assert eval(whole_python(cubed), at) == length * chunks * chunks
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
-from helpers.release import ONLY, daily, one_day_in
+from helpers.release import one_day_in
 
 from metacount.cli import main
-from metacount.spec import Workload
-from metacount.tracing.forms import CodeForm, Tracer
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -36,74 +33,6 @@ def test_python_output_runs_and_comes_to_the_count(capsys: pytest.CaptureFixture
     assert namespace["params"](num_hidden_layers=4) == 46702792704 - 28 * 1451270144
 
 
-# names of several parts, of parts of a config, rounded quotients, a mixer with a state, an encoder
-EXPORTED = [
-    ("type:mamba2", "--quantity", "params"),
-    ("type:qwen3_moe", "--quantity", "active_params"),
-    ("type:t5", "--quantity", "params"),
-    ("type:gpt2", "--quantity", "matmul_flops", "--by", "operator", "--seq", "64"),
-    ("bert-base", "--quantity", "params"),
-    ("type:lfm2", "--quantity", "params"),
-]
-
-
-@daily(2)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        EXPORTED[0],
-        EXPORTED[3],
-        *(pytest.param(each, marks=ONLY) for each in EXPORTED[1:3] + EXPORTED[4:]),
-    ],
-)
-def test_python_and_latex_of_any_model(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
-    """Python runs and comes to the count; LaTeX keeps names apart; both say the conditions."""
-    monkeypatch.setattr("metacount.tracing.forms.Tracer", OneForm(Tracer))
-    data = json.loads(run(capsys, "formula", *arguments, "--from-code", "--json"))
-    text = run(capsys, "formula", *arguments, "--from-code", "--python")
-    namespace: dict[str, Any] = {}
-    exec(text, namespace)
-    assert namespace[data["quantity"]]() == data["total"]
-    said = " ".join(line.strip().removeprefix("# ") for line in text.splitlines())
-    lines = run(capsys, "formula", *arguments, "--from-code", "--latex").splitlines()
-    for condition in data["domain"]:
-        assert condition in said
-        assert any(line.startswith("%") and condition in line for line in lines)
-    check_mathematics([s for s in lines if not s.startswith(("%", r"\begin", r"\end"))])
-
-
-class OneForm:
-    """A tracer that reads one form, once: three commands print the same one."""
-
-    def __init__(self, tracer: type[Tracer]) -> None:
-        self.tracer, self.found = tracer, list[CodeForm]()
-
-    def __call__(self, model: Any, workload: Workload, *, split: str) -> OneForm:
-        self.given = model, workload, split
-        return self
-
-    def form(self, quantity: str) -> CodeForm:
-        if not self.found:
-            model, workload, split = self.given
-            self.found.append(self.tracer(model, workload, split=split).form(quantity))
-        return self.found[0]
-
-
-def check_mathematics(body: list[str]) -> None:
-    from matplotlib.mathtext import MathTextParser
-
-    parser = MathTextParser("path")
-    for line in body:
-        parser.parse(f"${line.removesuffix(chr(92) * 2).replace('&=', '=')}$")
-        # a name of several letters has a sign on both sides, where a factor could stand
-        bare = re.sub(r"\\(mathrm|text)\{[^{}]*\}(\^\{\d+\})?", "N", line.replace(r"\cdot", "*"))
-        assert not re.search(r"[\w)}] *N|N *[\w({]|N *\\(left|frac|lceil|lfloor)", bare), bare
-        # a hyphen in mathematics is a minus
-        assert "-" not in "".join(re.findall(r"\\mathrm\{([^{}]*)\}", line))
-
-
 def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(run(capsys, "formula", "type:gpt2", "--from-code", "--json"))
     assert (data["total"], data["how"]) == (124439808, "traced")
@@ -118,18 +47,9 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     }
 
 
-def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "formula", "type:gpt2", "--from-code")
-    assert "h[0-11]: n_layer = 12 alike, seen so at 6 other numbers of layers; one has" in text
-    assert "for     sizes from 3, where n_head divides n_embd" in text
-    assert "at these sizes 124,439,808, which was measured as well" in text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("llama-7b", "--by", "operator"), "--by belongs to --from-code"),
-        (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
         (
             ("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
@@ -164,19 +84,3 @@ def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--all-sizes needs a formula: type:rwkv has none" in refused(
         capsys, "verify", "type:rwkv", "--all-sizes"
     )
-
-
-def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
-    proof = json.loads(run(capsys, "count", "llama-7b", "--json"))["proof"]
-    of_code = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
-    assert proof["quantities"] == of_code
-    assert set(proof["reference"]["quantities"]) == {*of_code, "causal_matmul_flops"}
-    assert (proof["sizes_from"], proof["smaller_here"]) == (3, ["B = 1"])
-    assert "head_dim is even" in proof["where"]
-    text = run(capsys, "count", "llama-7b")
-    assert "proven     against transformers 5.23's llama and our modules" in text
-    # no type of transformers' is Baichuan 2 13B; our modules are
-    data = json.loads(run(capsys, "count", "baichuan2-13b", "--seq", "64", "--json"))
-    proof = data["proof"]
-    assert (proof["model_type"], proof["quantities"]) == (None, [])
-    assert "causal_matmul_flops" in proof["reference"]["quantities"]

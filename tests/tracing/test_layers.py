@@ -55,24 +55,6 @@ def test_periodic_layers(kinds: Any, number: int, expected: Any) -> None:
         assert value == expected.subs(N, n) == kinds({"num_layers": n}).count("X")
 
 
-def test_of_pairs_alone_both_kinds_together_are_all() -> None:
-    """Where a model has even numbers of layers alone, none of them tells ⌈N/2⌉ from ⌊N/2⌋."""
-    found = []
-    for start in (0, 1):
-        kinds = every(2, start)
-        own = frozenset(i for i, kind in enumerate(kinds({"num_layers": 8})) if kind == "X")
-
-        def even(
-            change: dict[str, int], kinds: Any = kinds
-        ) -> dict[str, tuple[object, ...]] | None:
-            fields = {"num_layers": 8, **change}
-            return None if fields["num_layers"] % 2 else {"layers": tuple(kinds(fields))}
-
-        found.append(law(Stack(path="layers", length=8), own, {"num_layers": 8}, even))
-    assert [one.expr for one in found] == [sympy.ceiling(N / 2), sympy.floor(N / 2)]
-    assert all(one.confirmed for one in found)
-
-
 @pytest.mark.parametrize(
     ("places", "period", "fields"),
     [

@@ -51,21 +51,6 @@ def test_every_size_of_the_catalog_is_a_letter_first() -> None:
     assert held >= len(ONES)
 
 
-@pytest.mark.parametrize("name", ONES)
-def test_what_a_model_has_at_1_is_a_case_of_its_own(name: str) -> None:
-    spec = entry(name).spec()
-    assert small(spec)
-    assert small(spec) in [small(case.model) for case in cases(spec)]
-
-
-def test_a_window_has_two_sides() -> None:
-    sides = {}
-    for case in cases(entry("gpt-oss-20b").spec()):
-        sides.setdefault(case.model.window > case.workload.seq_len, []).append(case.name)
-    assert set(sides) == {True, False}
-    assert all("above" in name or "at the" in name for name in sides[False])
-
-
 @one_day_in(6)
 def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
     never = set()
@@ -158,22 +143,3 @@ def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     assert first.proven and second.proven
     assert {"S + 1 > window"} <= {str(one) for one in first.domain}
     assert {"S >= window", "T <= window"} <= {str(one) for one in second.domain}
-
-
-@one_day_in(6)
-def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from metacount.tracing import domain
-    from metacount.tracing.forms import NotTraced, Tracer
-    from metacount.tracing.symbols import OurError
-
-    def broken(*_: Any) -> Any:
-        raise KeyError("S")
-
-    spec = entry("llama-7b").spec().replace(n_layers=4)
-    monkeypatch.setattr(domain, "smallest", broken)
-    with pytest.raises(OurError, match="KeyError"):
-        prove(spec, Workload(seq_len=64), As(), ("matmul_flops",))
-    with pytest.raises(NotTraced, match="KeyError"):
-        Tracer(spec, Workload(seq_len=64)).form("matmul_flops")

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy
 from helpers.structures import all_recorded, read_record
 
-from metacount.catalog import entry
-from metacount.files import PACKAGE
 from metacount.textbook.proven import NotKnown, NotReadable, value
 from metacount.tracing.domain import asked_of, in_domain, smallest
 from metacount.tracing.symbols import Sizes, divides, symbol
@@ -120,43 +112,6 @@ def test_what_torch_asked_says_how_small_sizes_may_be() -> None:
     times = sympy.Dummy("q", integer=True, positive=True)
     found = smallest([sympy.Gt(h / k, 1, evaluate=False)], {h: k * times})
     assert found == {times: 2}  # twice as many heads as key/value heads, at the least
-
-
-def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) -> None:
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(entry("llama-7b").spec().to_dict()), "utf-8")
-    program = (
-        "import json, metacount\n"
-        "from metacount.textbook.count import count\n"
-        "from metacount.textbook.proven import proven\n"
-        "from metacount.spec import ModelSpec, Workload\n"
-        f"spec = ModelSpec.from_dict(json.load(open({str(spec)!r})))\n"
-        "found = proven(spec, count(spec, Workload()))\n"
-        "print('all.zip' in metacount.__file__, len(found.code.of('equal')),"
-        " len(found.ours.of('equal')))"
-    )
-    # a matrix of a feed-forward, and one with twice its rows
-    right, wrong = b'.up_proj", width,', b'.up_proj", 2 * width,'
-    package = Path(PACKAGE)
-    for planted, said in ((right, "True 5 6"), (wrong, "True 1 1")):
-        archive = tmp_path / "all.zip"
-        with zipfile.ZipFile(archive, "w") as made:
-            read = (*package.rglob("*.py"), *package.rglob("*.tsv"), package / "proofs.json")
-            for file in read:
-                source = file.read_bytes()
-                if file.name == "feed_forward.py" and file.parent.name == "formulas":
-                    assert right in source
-                    source = source.replace(right, planted)
-                made.writestr(f"metacount/{file.relative_to(package).as_posix()}", source)
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(archive)},
-        )
-        assert done.stdout.strip() == said
 
 
 def test_a_size_that_is_another_one_is_not_said_to_be_twice_it() -> None:

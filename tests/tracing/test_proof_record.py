@@ -83,29 +83,23 @@ def planted(model: str) -> Any:
     return copy.deepcopy(read_structure(structure(entry(model).spec())))
 
 
-def forms_of_today(task: Any) -> dict[str, list[int]]:
-    from metacount.verify.cases import spec_of
-
-    forms = prove().closed_forms(spec_of(prove().model_of(task)[0]))
-    return dict(prove().form_values(*forms))
-
-
 def differing(of_one: Any) -> set[str]:
     """The quantities whose recorded form is not the textbook's of today."""
-    today = forms_of_today(prove().task_of(of_one["records"][0]))
+    from metacount.verify.cases import spec_of
+
+    model, _ = prove().model_of(prove().task_of(of_one["records"][0]))
+    today = dict(prove().form_values(*prove().closed_forms(spec_of(model))))
     recorded = prove().form_values(of_one["layers"], of_one["forms"])
     return {quantity for quantity in recorded if recorded[quantity] != today[quantity]}
 
 
-def test_recorded_forms_are_the_textbook_s() -> None:
-    """Of some structures, others each day; then of all."""
-    for of_one in of_today(RECORD["structures"], 3, "forms"):
-        assert differing(of_one) == set(), of_one["structure"]
+OF_TODAY_OR_ALL = pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=ONLY)])
 
 
-@ONLY
-def test_all_recorded_forms_are_the_textbook_s() -> None:
-    wrong = {of_one["structure"]: differing(of_one) for of_one in RECORD["structures"]}
+@OF_TODAY_OR_ALL
+def test_recorded_forms_are_the_textbook_s(all_of_them: bool) -> None:
+    chosen = RECORD["structures"] if all_of_them else of_today(RECORD["structures"], 3, "forms")
+    wrong = {of_one["structure"]: differing(of_one) for of_one in chosen}
     assert not any(wrong.values()), f"python benchmarks/prove.py --stale --save: {wrong}"
 
 
@@ -126,15 +120,9 @@ def digests_differ(one: Any) -> set[tuple[str, str]]:
     }
 
 
-def test_formulas_are_compared_in_the_letters_of_the_code() -> None:
-    """Of some records, others each day; then of all."""
-    for _, one in of_today(RECORDS, 2, "letters"):
-        assert digests_differ(one) == set(), prove().task_of(one)
-
-
-@ONLY
-def test_all_formulas_are_compared_in_the_letters_of_the_code() -> None:
-    for _, one in RECORDS:
+@OF_TODAY_OR_ALL
+def test_formulas_are_compared_in_the_letters_of_the_code(all_of_them: bool) -> None:
+    for _, one in RECORDS if all_of_them else of_today(RECORDS, 2, "letters"):
         assert digests_differ(one) == set(), prove().task_of(one)
 
 
@@ -402,21 +390,6 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
         left[seq_len] = data["proof"]["differs"]["kv_cache_bytes"]
     assert "where window - 1 ≤ S, which is not so here" in left["64"]
     assert "(S - window + 1)" in left["512"] and "not so here" not in left["512"]
-
-
-def test_verify_shows_the_domain_that_count_leaves_out() -> None:
-    from metacount.cli.count import recorded_notes
-
-    texts = {}
-    for name, run in (("gemma-7b", Request()), ("gemma-2b", Request(batch_size=4))):
-        model = find_any(name)
-        assert isinstance(model, Model)
-        proof = proven_of(model, count(model.spec, run))
-        assert proof is not None
-        texts[name] = " ".join(text for _, text in recorded_notes(proof))
-    assert "for B = 1, bytes_per_value = 2 and all other sizes from 3, where" in texts["gemma-7b"]
-    assert "head_dim is even" in texts["gemma-7b"]
-    assert "B = 1" not in texts["gemma-2b"] and "n_kv_heads = 1" in texts["gemma-2b"]
 
 
 def test_what_is_of_one_structure_is_read_as_all_is() -> None:

@@ -86,14 +86,6 @@ def test_a_size_that_others_imply_is_no_letter_of_a_proof() -> None:
     assert found.domain == (divides(d, h * p),)
 
 
-def test_widths_that_a_class_works_out_are_no_letters() -> None:
-    """Zamba2's attention is twice as wide as the model, whatever its config writes down."""
-    (found,) = prove({"model_type": "zamba2"}, RUN, As(), ("params",))
-    assert found.proven
-    d, heads = symbol("d_model"), symbol("n_heads")
-    assert sympy.Eq(symbol("head_dim"), 2 * d / heads, evaluate=False) in found.domain
-
-
 def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     from metacount.verify import textbook_forms
 
@@ -101,18 +93,6 @@ def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(textbook_forms, "FOLLOWS", wrong)
     (found,) = prove(MAMBA2, RUN, As(), ("params",))
     assert found.differences
-
-
-def test_numbers_that_say_which_layers_are_of_a_kind_are_said() -> None:
-    """Of Jamba's 32 layers each second has experts and each eighth attention."""
-    (jamba,) = prove({"model_type": "jamba"}, RUN, As(), ("params",))
-    said = {
-        "expert_layer_period": 2,
-        "attn_layer_period": 8,
-        "attn_layer_offset": 4,
-    }
-    assert jamba.proven
-    assert {sympy.Eq(symbol(f"config_{name}"), n) for name, n in said.items()} <= {*jamba.domain}
 
 
 OF_ALL = Proof(quantity="matmul_flops", differences={}, form=None)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import sympy
 
-from metacount.tracing.domain import asked_of, in_words
 from metacount.tracing.forms import OtherSizes, Reading, solved_constants
 from metacount.tracing.layers import CodeForm, CodePart, FormDiffers
-from metacount.tracing.symbols import Sizes, divides, symbol, unread
+from metacount.tracing.symbols import symbol
 
 EXPERTS, width, chosen, LAYERS_ = (
     symbol(name) for name in ("EXPERTS", "width", "chosen", "LAYERS_")
@@ -61,7 +60,6 @@ def made(
     by_role: dict[str, Any],
     sizes: dict[str, int],
     domain: tuple[Any, ...] = (),
-    split: str = "role",
     quantity: str = "params",
 ) -> CodeForm:
     """A form of sizes, at 1 sequence of 48 tokens."""
@@ -76,7 +74,6 @@ def made(
         how="traced",
         source="",
         notes=(),
-        split=split,
         every_number={symbol(name): number for name, number in numbers.items()},
     )
 
@@ -105,15 +102,6 @@ class Measured:
 
 def fixed(letter: Any, number: int) -> Any:
     return sympy.Eq(letter, number, evaluate=False)
-
-
-def test_a_right_form_is_confirmed_three_times() -> None:
-    own = {"x": 6}
-    measured = Measured(own, lambda n: {"a": 7 * n["x"] ** 2})
-    found = OtherSizes(made({"a": 7 * X**2}, own), {"x"}, set(), set(), measured)
-    assert (found.confirmed, found.stuck, found.untried) == (3, (), [])
-    assert len(measured.seen) == 3
-    assert all(change["x"] != 6 for change in measured.seen)
 
 
 @pytest.mark.parametrize("quantity", ["params", "active_params", "kv_cache_bytes"])
@@ -145,45 +133,3 @@ def test_a_form_that_is_wrong_for_another_run_is_refused(name: str) -> None:
     form = made({"a": X * B}, own, quantity="matmul_flops")
     with pytest.raises(FormDiffers, match=f"matmul_flops: wrong for another {name}$"):
         OtherSizes(form, {"x"}, set(), {"B", "S", "S_e"}, measured)
-
-
-def test_what_is_drawn_is_inside_the_domain() -> None:
-    own = {"h": 8, "k": 4, "w": 89, "u": 5, "x": 6}
-    domain = (
-        divides(K, H),
-        sympy.Eq(W, 11 * H + 1, evaluate=False),
-        sympy.Ge(X, K),
-        unread(sympy.Symbol("Odd(u)"), U),
-    )
-    # refused, so that many are asked for
-    measured = Measured(own, lambda n: None)
-    form = made({"a": H * K * W * X}, own, domain)
-    OtherSizes(form, set(own), set(), set(), measured)
-    changed = {name for change in measured.seen for name in change}
-    assert {"h", "k", "w", "x"} <= changed
-    for change in measured.seen:
-        now = {**own, **change}
-        assert now["h"] % now["k"] == 0
-        assert now["w"] == 11 * now["h"] + 1  # the one follows from the other
-        assert now["x"] >= now["k"]
-        assert "u" not in change
-        assert all(now[name] != own[name] for name in change)
-
-
-def asked(*questions: Callable[[Any, Any], bool]) -> list[str]:
-    """What is left of questions about two sizes, x = 12 and y = 5; each must be answered yes."""
-    sizes = Sizes()
-    x, y = sizes.new("x", 12), sizes.new("y", 5)
-    for question in questions:
-        assert question(x, y)
-    return [in_words(c, str) for c in asked_of(sizes).conditions]
-
-
-def test_of_two_inequalities_the_stronger_stays() -> None:
-    assert asked(lambda x, y: x >= y + 2, lambda x, y: x >= y) == ["x ≥ y + 2"]
-    assert asked(lambda x, y: x >= y, lambda x, y: x >= y + 2) == ["x ≥ y + 2"]
-    # between whole numbers x > y + 1 is x ≥ y + 2
-    assert asked(lambda x, y: x >= y + 1, lambda x, y: x > y + 1) == ["x > y + 1"]
-    assert asked(lambda x, y: x > y + 1, lambda x, y: x >= y + 2) == ["x > y + 1"]
-    assert asked(lambda x, y: x <= y + 9, lambda x, y: x <= y + 8) == ["x ≤ y + 8"]
-    assert asked(lambda x, y: x <= y + 8, lambda x, y: x < y + 8) == ["x < y + 8"]

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import one_in
 from torch import nn
 
 from metacount.spec import Workload
 from metacount.tracing import sources
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, Measured, NotTraced, Tracer
-from metacount.tracing.layers import Stack, stack_of_caches
 from metacount.tracing.sources import As
 from metacount.tracing.symbols import symbol
 
@@ -58,35 +56,6 @@ def test_gpt2_in_its_own_names() -> None:
     # 12·d² + 13·d a block: 4 + 8 matrices; biases 4 + 5, norms 4
     assert same(form("gpt2", "params").total, V * d + P * d + N * (12 * d**2 + 13 * d) + 2 * d)
     assert [in_words(c, str) for c in form("gpt2", "params").domain] == ["n_head divides n_embd"]
-
-
-def test_a_cache_belongs_to_a_layer_that_may_have_several() -> None:
-    """LongCat-Flash keeps two a layer; of two stacks nobody knows whose several are."""
-    model = nn.Module()
-    model.two, model.three = (nn.ModuleList(nn.Identity() for _ in range(n)) for n in (2, 3))
-    two, three = (Stack(path=name, length=n) for name, n in (("two", 2), ("three", 3)))
-    assert [stack_of_caches(n, model) for n in (3, 2, 4, 6, 5)] == [three, two, two, None, None]
-
-
-def test_dense_and_moe_layers_are_counted_by_the_config() -> None:
-    N, first = letters("num_hidden_layers first_k_dense_replace")
-    counts = {
-        part.role: part.layers.expr
-        for part in form("deepseek_v3", "params").parts
-        if part.layers is not None and part.role in ("ffn", "moe")
-    }
-    assert counts == {"ffn": first, "moe": N - first}
-
-
-def test_two_stacks_have_two_numbers_of_layers() -> None:
-    counts = {
-        (part.where, part.layers.expr)
-        for part in form("t5", "params").parts
-        if part.layers is not None and part.role == "ffn"
-    }
-    N, D = letters("num_layers num_decoder_layers")
-    assert ("encoder.block[1-5]", N - 1) in counts
-    assert ("decoder.block[1-5]", D - 1) in counts
 
 
 @pytest.mark.parametrize(
@@ -155,21 +124,6 @@ def test_a_table_with_a_row_for_each_layer() -> None:
     )
     assert same(found.by_role["embedding"], V * N * p + symbol("vocab_size") * d)
     assert "num_hidden_layers" in dict(found.solved_for)
-
-
-def test_an_encoder_has_no_cache() -> None:
-    with pytest.raises(NotTraced, match="kv_cache_bytes"):
-        form("bert", "kv_cache_bytes")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"), one_in(3, [("fp32", 4), ("fp16", 2), ("fp8", 1)], first=1)
-)
-def test_a_cache_is_in_the_asked_type(dtype: str, size: int) -> None:
-    config = {"model_type": "llama", "num_hidden_layers": 3}
-    found = Tracer(config, Workload(seq_len=64, dtype=dtype)).form("kv_cache_bytes")
-    # 3 layers, K and V of 32 heads of 128, 64 tokens
-    assert (found.how, found.value) == ("traced", 3 * 2 * 32 * 128 * 64 * size)
 
 
 def test_sizes_that_the_code_found_equal_are_in_the_domain() -> None:

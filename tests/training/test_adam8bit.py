@@ -1,11 +1,7 @@
-"""AdamW in 8 bits: torchao's optimizer stepped on meta, on the CPU, and the formula of its state.
-
-torchao is optional: where it is not installed, what needs it is skipped and says so.
-"""
+"""AdamW in 8 bits: torchao's optimizer stepped on meta and on the CPU; its state by formula."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.util import find_spec
 from itertools import product
@@ -19,7 +15,7 @@ from helpers.real_step import on_meta, really
 from torch import nn
 
 import metacount
-from metacount import InputError, Setup, Training, Workload, catalog
+from metacount import Setup, Training, Workload, catalog
 from metacount.formulas.step import (
     adam8bit_state,
     optimizer_bytes_by_role,
@@ -95,13 +91,6 @@ def test_a_measured_step(llama: Training) -> None:
     assert llama.optimizer_bytes == sum(llama.optimizer_state.values())
     assert llama.versions["torchao"]
     assert llama.optimizer_bytes == optimizer_bytes(small("llama-7b"))
-    # what the step found is there at its end; each storage of the state once
-    assert llama.timeline[0].start_bytes == llama.timeline[-1].end_bytes
-    there = llama.param_bytes + llama.buffer_bytes + llama.optimizer_bytes
-    assert llama.timeline[0].start_bytes - there == 2 * 5 * 8  # tokens and targets
-    before = max(s.peak_bytes for s in llama.timeline if s.phase != "optimizer")
-    said = f"compiled, which may need other temporaries: the peak before it is {before:,}"
-    assert said in " ".join(llama.notes)
 
 
 @needs_torchao
@@ -113,29 +102,6 @@ def test_a_real_step_holds_what_was_measured(choices: dict[str, Any]) -> None:
     assert on_meta(spec, workload, setup) == really(spec, workload, setup)
 
 
-@needs_torchao
-def test_the_process_is_left_as_it_was(llama: Training) -> None:
-    assert llama.optimizer_bytes
-    compiled = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        compiled.append(graph)
-        return graph.forward
-
-    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
-    assert len(compiled) == 1
-
-
-@needs_torchao
-def test_the_command_says_nothing_else() -> None:
-    line = ("train", "gpt2", "--set", "n_layers=1", "--seq", "8", "--optimizer", ADAM8BIT)
-    done = subprocess.run(
-        [sys.executable, "-m", "metacount", *line], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "exp_avg.codes" in done.stdout
-
-
 def test_without_torchao_it_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +109,3 @@ def test_without_torchao_it_is_refused(
         monkeypatch.setitem(sys.modules, name, None)
     said = refused(capsys, "train", "gpt2", "--optimizer", ADAM8BIT, "--seq", "8")
     assert "torchao, which is not installed; pip install 'metacount[adam8bit]'" in said
-    broken = type(sys)("torchao.optim")
-    monkeypatch.setitem(sys.modules, "torchao", type(sys)("torchao"))
-    monkeypatch.setitem(sys.modules, "torchao.optim", broken)
-    with pytest.raises(InputError):
-        metacount.train(small("gpt2"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))

@@ -1,36 +1,25 @@
-"""A step of every structure of the catalog, and of others beside them: by formula, and measured.
-
-All of a model is trained, or a part of it.
-"""
+"""A step of every structure of the catalog, and of others, by formula and measured."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.release import chosen, daily, one_in
-from helpers.steps import (
-    Uncovered,
-    all_but,
-    both,
-    compare,
-    differing,
-    without_formula,
-    workload,
-)
+from helpers.release import daily, one_in
+from helpers.steps import Uncovered, all_but, both, compare, differing, without_formula, workload
 from helpers.structures import with_logits
 
 import metacount
 from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
-from metacount.formulas import attention, block, ends, feed_forward, folds, tape
-from metacount.formulas.attention import Attending
-from metacount.formulas.step import Part, chosen_tensors, tensors_by_path
+from metacount.formulas import attention, folds
+from metacount.formulas.step import tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.spec import DTYPE_BYTES, ModelSpec
-from metacount.spec.field import altered
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.training import block_bytes, block_kinds, count_step
@@ -80,27 +69,186 @@ PARTS: dict[str, Changes] = {
     "no feed-forward": {"freeze": ("mlp",)},
     "norms alone": {"freeze": ("self_attn", "cross_attn", "mlp", "embed_tokens", "lm_head")},
 }
-# all of each structure in every way; each part of it in one
-CASES: list[tuple[str, str, Way]] = [
-    *((name, "", way) for name, way in product(STRUCTURES, WAYS)),
-    *(
-        (name, part, WAYS[(5 * i + j) % len(WAYS)])
-        for (i, name), (j, part) in product(enumerate(STRUCTURES), enumerate(PARTS))
+
+
+def changes_of(text: str, **common: Any) -> list[Changes]:
+    """Changes of a model: `;` or a line's end between two, `field=value` with a blank between."""
+    found = []
+    for row in text.replace("\n", ";").split(";"):
+        pairs = (pair.partition("=") for pair in row.split())
+        fields = {name: json.loads(value) for name, _, value in pairs}
+        found += [{**common, **fields}] if fields else []
+    return found
+
+
+SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
+LAW = {"weight": 0.1, "step": 4, "shift": 1}
+GROWTH = {"query_growth": {**LAW, "nope_only": False}}
+MLA = {
+    **{"attention": "mla", "n_kv_heads": None, "head_dim": None, "v_head_dim": 3},
+    **{"q_lora_rank": 9, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2},
+}
+T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
+EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
+SHARED = {**EXPERTS, "n_shared_experts": 2, "d_ff_shared": 11}
+HEAD = {"head_transform": True, "head_transform_bias": True}
+SHARES = {"n_layers": 5, "activation": "relu2"}  # gate and up are halves of one
+ALONE = {"adapter_rank": None, "attention_adapters": False}
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "relu2", "sigmoid")
+GATES = [{"activation": name, "gated": gated} for name in ACTIVATIONS for gated in (False, True)]
+# of the smallest model, or of one of the catalog, what is another in it
+CHANGED: dict[str, list[Changes]] = {
+    "": [
+        *GATES,
+        *({**EXPERTS, **gate} for gate in GATES),
+        *({**HEAD, **gate} for gate in GATES[1::4]),
+        # feed-forward and norms
+        *changes_of("""
+            swish_beta=1.7; swish_beta=1.7 gated=false; activation="identity"
+            activation="xielu" gated=false
+            activation="clamped_swiglu"; norm="layernorm" norm_bias=true; norm_affine=false
+            norm_unit_offset=true; qk_norm="head"; qk_norm="full"; qk_norm="l2"
+            norm="layernorm" norm_bias=true qk_norm="layernorm"
+            qk_norm="head" norm_unit_offset=true; qk_norm="full" norm_unit_offset=true
+            attention_out_scale=0.5 gate_scale=3.0 ffn_scale=2.0 residual_weight=0.7
+        """),
+        # attention, beside six heads on two of keys and values
+        *changes_of("""
+            n_kv_heads=1; n_kv_heads=6; n_heads=1 n_kv_heads=1; position="none"; position="alibi"
+            position="transformer_xl"; rotary_dim=2; attention_softcap=30.0; attention_sinks=true
+            window=3; window=3 window_kind="chunked"; window=3 position="alibi"
+            window=3 window_pattern="LG" n_layers=2; kind="prefix-decoder"; output_gate=true
+            window=3 window_kind="chunked" window_pattern="LG" n_layers=3 nope_every=2
+            output_gate=true position="none"; output_gate=true qk_norm="head"
+            output_gate=true n_heads=1 n_kv_heads=1
+            output_gate=true n_heads=1 n_kv_heads=1 position="none"
+            q_bias=true k_bias=true v_bias=true o_bias=true
+            value_head_dim=3; value_head_dim=5 n_kv_heads=6; head_gate="sigmoid"
+            head_gate="softplus"; head_gate="softplus" n_heads=1 n_kv_heads=1
+        """),
+        # layers with a window that have other heads
+        *changes_of(
+            """value_head_dim=7 head_gate="softplus"
+            sinks_windowed=true rope_theta_windowed=9.0 rotary_dim_windowed=2""",
+            **{"window": 3, "window_pattern": "LG", "n_layers": 3, "n_heads_windowed": 4},
+            **{"n_kv_heads_windowed": 4, "head_dim_windowed": 6},
+        ),
+        *(T5, {**T5, "window": 3}, GROWTH, {**GROWTH, "output_gate": True, "n_heads": 2}),
+        {"query_growth": {**LAW, "nope_only": True}, "nope_every": 2, "n_layers": 2},
+        MLA,
+        *changes_of(
+            """q_lora_rank=null; v_head_dim=1; v_head_dim=6; v_head_dim=8; n_heads=1
+            attention_softcap=30.0; position="none"; n_layers=3""",
+            **MLA,
+        ),
+        # experts
+        *changes_of(
+            """swish_beta=1.7; activation="identity"; activation="clamped_swiglu"; top_k=1
+            router="softmax_renorm"; router="topk_softmax"; router="sigmoid"; expert_bias=true
+            router="sigmoid_renorm" selection_bias=true routed_scale=2.5; router_bias=true
+            router="sigmoid" selection_bias=true selection_bias_param=true
+            router_scales_input=true; router="sigmoid" router_scales_input=true
+            n_experts=6 n_groups=3 top_groups=2; n_zero_experts=2; n_dense_layers=1 d_ff=17
+            n_experts=6 n_groups=3 top_groups=2 group_score="max" """,
+            **EXPERTS,
+        ),
+        *changes_of(
+            """gated=true; shared_expert_gate=true; router_scales_input=true
+            router="softmax_renorm" activation="clamped_swiglu"
+            expert_bias=true router_bias=true shared_expert_gate=true gated=false activation="gelu"
+            shared_expert_gate=true router="sigmoid" router_scales_input=true
+            shared_expert_gate=true activation="relu" """,
+            **SHARED,
+        ),
+        # what stands before the first block and behind the last
+        *changes_of("""
+            n_token_types=3; position="learned" n_positions=11; position="sinusoidal"
+            position="learned" n_positions=11 n_query_positions=11; embedding_norm=true
+            embedding_norm=true norm="layernorm" norm_bias=true; tie_embeddings=true
+            head_bias=true; logit_softcap=30.0; final_norm=false; first_norm=false
+            embedding_scale=2.0 logit_scale=0.5 residual_scale=1.5
+            first_norm=false n_layers=3; nope_every=2 n_layers=3
+        """),
+        *changes_of(
+            "tie_embeddings=false; embedding_norm=true tie_embeddings=true",
+            **{"kind": "encoder", "d_embedding": 7, **HEAD},
+        ),
+        {**HEAD, "swish_beta": 1.7},
+        # norms elsewhere, and an encoder
+        *(
+            {"norm_placement": placement, "n_layers": 2}
+            for placement in ("sandwich", "post", "parallel", "parallel_two")
+        ),
+        *changes_of(
+            """norm="layernorm" norm_bias=true; norm_affine=false""",
+            **{"norm_placement": "parallel_two", "n_layers": 2},
+        ),
+        {"kind": "encoder-decoder", "n_encoder_layers": 2, "n_layers": 2},
+    ],
+    # mixers; of size 1 no copy is made, for tensors lie as a product wants
+    "lfm2-1.2b": changes_of("conv_kernel=1; short_conv_bias=true"),
+    "recurrentgemma-2b": [
+        *({"lru_activation": name} for name in ("gelu_tanh", "relu", "gelu")),
+        *changes_of("""
+            lru_activation="silu" conv_kernel=1; lru_width=1 n_lru_blocks=1 conv_kernel=1
+            mixer_pattern="RA" ffn_pattern="NF"
+        """),  # a mixer alone in its block is run again but for its last matrix
+    ],
+    "minimax-text-01": changes_of(
+        """n_linear_heads=1; linear_chunk_size=3; mixer_pattern="RA" ffn_pattern="NE" """
     ),
-]
+    "xlstm-7b": changes_of("""
+        linear_chunk_size=2; n_linear_heads=1 linear_k_head_dim=1
+        linear_chunk_size=3 linear_v_head_dim=1
+    """),
+    "mamba-2.8b": changes_of("d_ssm=1; dt_rank=1 ssm_state_dim=1"),
+    "mamba2-130m": changes_of("n_ssm_groups=3; ssm_dt_max=0.5; ssm_head_dim=1 ssm_chunk_size=2"),
+    "falcon-h1-7b": [{"ssm_scales": SCALES}],
+    "qwen3-next-80b-a3b": changes_of("""
+        n_linear_k_heads=6; n_linear_k_heads=1 n_linear_v_heads=1
+        linear_chunk_size=2 linear_v_head_dim=1
+    """),
+    "kimi-linear-48b-a3b": changes_of("""
+        linear_chunk_size=2; linear_head_dim=1; linear_chunk_size=3 n_linear_heads=1
+    """),
+    # kinds of layers side by side
+    "olmo-hybrid-7b": [
+        *changes_of("""
+            linear_k_head_dim=1; mixer_pattern="RRA" ffn_pattern="NF"; mixer_pattern="RAN"
+            mixer_pattern="RAP" ffn_pattern="FFFNN"
+        """),
+        {**EXPERTS, "n_shared_experts": 1},
+    ],
+    "jamba-1.5-mini": changes_of("""
+        mixer_pattern="RP"; mixer_pattern="RAN" ffn_pattern="NFE"
+        mixer_pattern="NAR" ffn_pattern="EFN"
+    """),
+    "falcon-h1-0.5b": changes_of("""mixer_pattern="PA" ffn_pattern="NFN" """),
+    "llama-7b": changes_of("""mixer_pattern="AAN" ffn_pattern="NFF" """),
+    "mixtral-8x7b": changes_of("""ffn_pattern="ENFEF" d_ff=17"""),
+    "minimax-m3-text": changes_of("""
+        index_pattern="GI"; index_pattern="GII"; index_pattern="I"
+    """),
+    "glm-4.5": [
+        {"norm_placement": placement, "n_mtp_layers": None}
+        for placement in ("post", "deep", "sandwich", "parallel", "parallel_two", "post_branch")
+    ],
+    "deepseek-v3": changes_of("n_dense_layers=2 d_ff_shared=11 n_shared_experts=3"),
+    "deepseek-v2": changes_of("""kind="prefix-decoder" v_head_dim=11; n_heads=1; n_heads=6"""),
+    "bert-base": changes_of("has_head=true"),  # a pooler is not computed again
+    "zamba2-1.2b": [
+        *({**SHARES, **changes} for changes in ({}, ALONE, {"gated": False})),
+        {"n_layers": 5, **ALONE},
+        *(
+            {**SHARES, "activation": name, "gate_scale": 0.5}
+            for name in ("relu", "gelu", "identity")
+        ),
+    ],
+}
 
 
-def always(number: int) -> bool:
-    """Whether every run tries a case: one way of each structure, a part of every second one.
-
-    Of mixers also one of those ways in which blocks are run again.
-    """
-    if number < len(STRUCTURES) * len(WAYS):
-        structure, way = divmod(number, len(WAYS))
-        again = list(STRUCTURES)[structure] in WITH_STATE and way == (0, 9)[structure % 2]
-        return again or way == structure % len(WAYS)
-    structure, part = divmod(number - len(STRUCTURES) * len(WAYS), len(PARTS))
-    return structure % 2 == 0 and part == structure // 2 % len(PARTS)
+def model_of(name: str, changes: Changes) -> ModelSpec:
+    return small(name, **changes) if changes else STRUCTURES[name]
 
 
 def named_in(spec: ModelSpec, part: str) -> Changes:
@@ -114,28 +262,38 @@ def named_in(spec: ModelSpec, part: str) -> Changes:
     return choices
 
 
+def names_in(spec: ModelSpec) -> list[str]:
+    """The names of tensors, those of a block once."""
+    paths = [path.rpartition(".layers.")[2] for path in tensors_by_path(spec)]
+    return sorted({f".{path.lstrip('0123456789.')}." for path in paths})
+
+
+def cases() -> Iterator[tuple[str, Changes, str, Way]]:
+    """All of each model in some ways, of the catalog's in each; then a part of it in another.
+
+    A part is one of `PARTS`, or where something is changed the tensors of one name.
+    """
+    changed = ((name, changes) for name, rows in CHANGED.items() for changes in rows)
+    for i, (name, changes) in enumerate((*((name, {}) for name in STRUCTURES), *changed)):
+        yield from ((name, changes, "", way) for way in (WAYS[i % 6 :: 6] if changes else WAYS))
+        for j, part in enumerate(names_in(model_of(name, changes)) if changes else PARTS):
+            yield name, changes, part, WAYS[(5 * i + j) % len(WAYS)]
+
+
 @daily(20)
-@pytest.mark.parametrize(("name", "part", "way"), chosen(CASES, always))
-def test_each_structure(name: str, part: str, way: Way) -> None:
-    spec, (attends, checkpointing, dtype, batch_size) = STRUCTURES[name], way
-    how = {"attention": attends, "checkpointing": checkpointing, **named_in(spec, part)}
-    how["optimizer"] = "sgd-momentum" if part else "sgd"
+@pytest.mark.parametrize(("name", "changes", "part", "way"), [*cases()])
+def test_a_step(name: str, changes: Changes, part: str, way: Way) -> None:
+    spec, (attends, checkpointing, dtype, batch_size) = model_of(name, changes), way
+    how: Changes = {"attention": attends, "checkpointing": checkpointing}
+    if part in PARTS:
+        how |= named_in(spec, part)
+    elif part:
+        how["freeze"] = all_but(spec, part)
     if without_formula(spec, attends):
         with pytest.raises(Uncovered, match="has no formula"):
             compare(spec, (batch_size, 11), dtype, **how)
         return
-    compare(spec, (batch_size, 11), dtype, **how)
-
-
-# chunks of the miniatures are 4 positions, filters 3 or 4: a mixer's sequences, shorter and whole
-LENGTHS = ((1, 3, "none"), (2, 8, "none"), (3, 4, "full"), (1, 5, "selective"))
-
-
-@daily(4)
-@pytest.mark.parametrize("name", one_in(6, WITH_STATE))
-def test_lengths_of_a_mixer(name: str) -> None:
-    for batch_size, seq_len, checkpointing in LENGTHS:
-        compare(STRUCTURES[name], (batch_size, seq_len), checkpointing=checkpointing)
+    compare(spec, (batch_size, 11), dtype, optimizer="sgd-momentum" if part else "sgd", **how)
 
 
 @daily(4)
@@ -153,140 +311,31 @@ def test_a_mixer_at_published_sizes(name: str) -> None:
     compare(spec.replace(n_layers=n_layers), (1, 131), optimizer="muon", master_weights=True)
 
 
-SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
-# sizes that make another case of a mixer: of 1 no copy is made, for tensors lie as a product wants
-OTHER_SIZES: dict[str, tuple[Changes, ...]] = {
-    "lfm2-1.2b": ({"conv_kernel": 1}, {"short_conv_bias": True}),
-    "recurrentgemma-2b": (
-        *({"lru_activation": name} for name in ("gelu_tanh", "relu", "gelu")),
-        {"lru_activation": "silu", "conv_kernel": 1},
-        {"lru_width": 1, "n_lru_blocks": 1, "conv_kernel": 1},
-    ),
-    "minimax-text-01": ({"n_linear_heads": 1}, {"linear_chunk_size": 3}),
-    "xlstm-7b": (
-        *({"linear_chunk_size": 2}, {"n_linear_heads": 1, "linear_k_head_dim": 1}),
-        {"linear_chunk_size": 3, "linear_v_head_dim": 1},
-    ),
-    "mamba-2.8b": ({"d_ssm": 1}, {"dt_rank": 1, "ssm_state_dim": 1}),
-    "mamba2-130m": (
-        *({"n_ssm_groups": 3}, {"ssm_dt_max": 0.5}),
-        {"ssm_head_dim": 1, "ssm_chunk_size": 2},
-    ),
-    "falcon-h1-7b": ({"ssm_scales": SCALES},),
-    "qwen3-next-80b-a3b": (
-        *({"n_linear_k_heads": 6}, {"n_linear_k_heads": 1, "n_linear_v_heads": 1}),
-        {"linear_chunk_size": 2, "linear_v_head_dim": 1},
-    ),
-    "olmo-hybrid-7b": ({"linear_k_head_dim": 1},),
-    "kimi-linear-48b-a3b": (
-        *({"linear_chunk_size": 2}, {"linear_head_dim": 1}),
-        {"linear_chunk_size": 3, "n_linear_heads": 1},
-    ),
-}
-
-
-@daily(6)
-@pytest.mark.parametrize(
-    ("name", "changes"), [(name, one) for name, some in OTHER_SIZES.items() for one in some]
-)
-def test_a_mixer_of_other_sizes(name: str, changes: Changes) -> None:
-    for sizes, dtype in (((2, 11), "bf16"), ((3, 4), "fp64"), ((1, 1), "fp32"), ((1, 4), "bf16")):
-        compare(small(name, **changes), sizes, dtype)
+# chunks of the miniatures are 4 positions, filters 3 or 4: a mixer's sequences, shorter and whole
+LENGTHS = ((1, 1, "none"), (1, 3, "none"), (2, 8, "none"), (3, 4, "full"), (1, 5, "selective"))
 
 
 @daily(4)
 @pytest.mark.parametrize("name", one_in(6, WITH_STATE, first=4))
-def test_one_tensor_of_a_mixer(name: str) -> None:
-    """Of the first block; where blocks are run again, with what lies below it."""
-    spec = STRUCTURES[name]
-    seen = sorted(chosen_tensors(spec, Part()).trained)
-    first = [path for path in seen if ".layers.0." in path and ".mlp." not in path]
-    for number, path in enumerate(first):
-        beside, way = (((), "none"), ((".embed_tokens.",), "full"))[number % 2]
-        compare(spec, (2, 7), checkpointing=way, freeze=all_but(spec, f".{path}.", *beside))
+def test_lengths_of_a_mixer(name: str) -> None:
+    for dtype, (batch_size, seq_len, checkpointing) in product(("bf16", "fp64"), LENGTHS):
+        compare(STRUCTURES[name], (batch_size, seq_len), dtype, checkpointing=checkpointing)
 
 
-# --- structures that no model of the catalog has, and parts
-
-ADAPTERS, FULL = PARTS["adapters of all"], {"checkpointing": "full"}
-FLASH, SDPA = {"attention": "flash"}, {"attention": "sdpa"}
-PLACED = ("post", "deep", "sandwich", "parallel", "parallel_two", "post_branch")
-SHARES = {"n_layers": 5, "activation": "relu2"}  # gate and up are halves of one
-ALONE = {"adapter_rank": None, "attention_adapters": False}
-# a model, what is another in it, and how it is trained; each also with full checkpointing
-KINDS: list[tuple[str, Changes]] = [
-    ("olmo-hybrid-7b", {"mixer_pattern": "RRA", "ffn_pattern": "NF"}),
-    ("olmo-hybrid-7b", {"mixer_pattern": "RAN"}),
-    ("olmo-hybrid-7b", {"mixer_pattern": "RAP", "ffn_pattern": "FFFNN"}),
-    (
-        "olmo-hybrid-7b",
-        {"n_experts": 4, "top_k": 2, "d_ff_expert": 7, "n_shared_experts": 1, "d_ff": None},
-    ),
-    ("jamba-1.5-mini", {"mixer_pattern": "RP"}),
-    ("jamba-1.5-mini", {"mixer_pattern": "RAN", "ffn_pattern": "NFE"}),
-    ("jamba-1.5-mini", {"mixer_pattern": "NAR", "ffn_pattern": "EFN"}),
-    ("falcon-h1-0.5b", {"mixer_pattern": "PA", "ffn_pattern": "NFN"}),
-    ("llama-7b", {"mixer_pattern": "AAN", "ffn_pattern": "NFF"}),
-    ("mixtral-8x7b", {"ffn_pattern": "ENFEF", "d_ff": 17}),
-    # a mixer alone in its block is run again but for its last matrix
-    ("recurrentgemma-2b", {"mixer_pattern": "RA", "ffn_pattern": "NF"}),
-    ("minimax-text-01", {"mixer_pattern": "RA", "ffn_pattern": "NE"}),
-    *(("minimax-m3-text", {"index_pattern": pattern}) for pattern in ("GI", "GII", "I")),
-    *(("glm-4.5", {"norm_placement": placement, "n_mtp_layers": None}) for placement in PLACED),
-    ("deepseek-v3", {"n_dense_layers": 2, "d_ff_shared": 11, "n_shared_experts": 3}),
-    ("bert-base", {"has_head": True}),  # a pooler is not computed again
-    *(("zamba2-1.2b", {**SHARES, **changes}) for changes in ({}, ALONE, {"gated": False})),
-    ("zamba2-1.2b", {"n_layers": 5, **ALONE}),
-    *(
-        ("zamba2-1.2b", {**SHARES, "activation": activation, "gate_scale": 0.5})
-        for activation in ("relu", "gelu", "identity")
-    ),
-]
-
-
-@daily(17)
-@pytest.mark.parametrize(("name", "changes"), KINDS)
-def test_kinds_of_layers_side_by_side(name: str, changes: Changes) -> None:
-    for checkpointing in ("full", "none"):
-        compare(small(name, **changes), checkpointing=checkpointing)
-
-
-MIXTURE = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
-SHARED = {**MIXTURE, "n_shared_experts": 1, "shared_expert_gate": True}
-FACTORS = {"attention_out_scale": 0.5, "gate_scale": 3.0, "ffn_scale": 2.0, "residual_weight": 0.7}
-FROZEN: list[tuple[Changes, tuple[str, ...]]] = [
-    ({}, ("embed_tokens", "k_proj")),  # a result that is read again has four bytes a value
-    ({"position": "t5", "n_buckets": 4, "max_distance": 8}, ("embed_tokens", "mlp")),
-    # two norms that have the same x, and no weights
-    ({"norm_placement": "parallel_two", "norm_affine": False}, ("q_proj",)),
-]
+FULL, SDPA = {"checkpointing": "full"}, {"attention": "sdpa"}
 BELOW = ("embed_tokens", "layers.0")
+ADAPTERS = PARTS["adapters of all"]
+FACTORS = {"attention_out_scale": 0.5, "gate_scale": 3.0, "ffn_scale": 2.0, "residual_weight": 0.7}
 FIRST = "decoder.layers.0.self_attn"
 # a model, what is another in it, what of it is trained alone, and how
 STEPS: list[tuple[str, Changes, str, Changes]] = [
-    # of masks and kernels of sdpa what there is: none, windows, chunks, biases with a gradient and
-    # without, a prefix, values of another width than the keys and of the same behind a prefix
-    *((name, {}, "", SDPA) for name in ("llama-7b", "mistral-7b", "llama4-scout-text", "t5-base")),
-    *((name, {}, "", SDPA) for name in ("bloom-176b", "glm-130b", "deepseek-v3", "gopher-280b")),
-    ("gemma3-27b-text", {}, "", SDPA),
-    ("deepseek-v2", {"kind": "prefix-decoder", "v_head_dim": 11}, "", SDPA),
-    # double precision
     *(("chinchilla-70b", {"d_model": d}, "", {"dtype": "fp64"}) for d in (13, 14)),
     *((name, {}, "", {"dtype": "fp64"}) for name in ("deepseek-v2", "mixtral-8x7b", "gpt2")),
-    # what shared experts repeat
-    *(("", SHARED, f".mlp.{name}.", FULL) for name in ("shared_expert_gate", "shared_experts")),
     # one projection of the first block
     *(
         ("", {"attention_softcap": softcap}, f"{FIRST}.{name}.", {})
         for name, softcap in product(("q_proj", "k_proj", "v_proj"), (None, 30.0))
     ),
-    # with one head the kernel's result is what o_proj reads; of more it is copied
-    *(
-        ("deepseek-v2", {"n_heads": n_heads}, f"{FIRST}.{name}.", FLASH)
-        for name, n_heads in product(("o_proj", "kv_b_proj"), (1, 6))
-    ),
-    # the projection behind the kernel is frozen, so nothing else keeps its result
-    *((name, {}, ".q_proj.", FLASH) for name in ("gpt2", "llama-7b")),
     # factors and an indexer keep nothing
     ("llama-7b", FACTORS, "", FULL | {"freeze": (*BELOW, "v_proj")}),
     ("deepseek-v3.2", {}, "", FULL | {"freeze": (*BELOW, "kv_a_proj_with_mqa")}),
@@ -298,13 +347,18 @@ STEPS: list[tuple[str, Changes, str, Changes]] = [
         (name, {}, "", {"optimizer": "adafactor", **ADAPTERS})
         for name in ("jamba-1.5-mini", "kimi-linear-48b-a3b", "deepseek-v3.2")
     ),
-    # through layers with an index and without
-    *(("minimax-m3-text", {}, name, FULL) for name in ("embed_tokens", "lm_head")),
     # frozen parts, and branches that read one input
     *(
-        ("", changes, "", {"freeze": freeze, "dtype": "fp32", **{"attention": attends, **way}})
+        ("", changes, "", {"freeze": freeze, "dtype": "fp32", "attention": attends, **way})
         for (changes, freeze), attends, way in product(
-            FROZEN, ("eager", "sdpa"), ({}, {"checkpointing": "selective"})
+            (
+                ({}, ("embed_tokens", "k_proj")),  # a result read again has four bytes a value
+                (T5, ("embed_tokens", "mlp")),
+                # two norms that have the same x, and no weights
+                ({"norm_placement": "parallel_two", "norm_affine": False}, ("q_proj",)),
+            ),
+            ("eager", "sdpa"),
+            ({}, {"checkpointing": "selective"}),
         )
     ),
     *(
@@ -318,7 +372,7 @@ STEPS: list[tuple[str, Changes, str, Changes]] = [
 
 @daily(12)
 @pytest.mark.parametrize(("name", "changes", "alone", "how"), STEPS)
-def test_a_step(name: str, changes: Changes, alone: str, how: Changes) -> None:
+def test_a_part(name: str, changes: Changes, alone: str, how: Changes) -> None:
     spec = small(name, **changes)
     freeze = {"freeze": all_but(spec, alone)} if alone else {}
     compare(spec, (3, 5), **how, **freeze)
@@ -331,15 +385,10 @@ SOME_ROTATE = {"n_layers": 5, "mixer_pattern": "ANA", "nope_every": 2}
 # with the type that they are trained in
 MODELS: dict[str, tuple[ModelSpec, str]] = {
     "two norms that keep one x": (small("", **TWO_NORMS), "fp32"),
-    "two norms that keep each its own": (small("", **TWO_NORMS), "bf16"),
-    "two layer norms": (small("", **TWO_NORMS, norm="layernorm"), "fp32"),
     "norms around three branches": (small("t5-base", norm_placement="sandwich"), "bf16"),
     "a shared block": (small("zamba2-1.2b", n_layers=5), "bf16"),
     "mixers of two kinds, experts": (small("jamba-1.5-mini"), "bf16"),
-    "both mixers in a block": (small("falcon-h1-0.5b"), "bf16"),
     "some rotate, some have no attention": (small("", **SOME_ROTATE), "bf16"),
-    "positions of queries": (small("pangu-alpha-207b"), "bf16"),
-    "no first norm": (small("", first_norm=False), "bf16"),
     "some have an index": (small("minimax-m3-text"), "bf16"),
 }
 
@@ -349,8 +398,6 @@ MODELS: dict[str, tuple[ModelSpec, str]] = {
 @pytest.mark.parametrize("checkpointing", CHECKPOINTINGS)
 def test_a_block_is_what_a_model_keeps_more_with_it(name: str, checkpointing: str) -> None:
     (spec, dtype), setup = MODELS[name], Setup(checkpointing=checkpointing)
-    for sizes in ((3, 1), (1, 5)):
-        compare(spec, sizes, dtype, checkpointing=checkpointing)
     work = workload(spec, 3, 5, dtype)
     run = Pass(
         batch_size=3,
@@ -418,21 +465,6 @@ def test_adapters_outside_of_layers_are_not_for_muon() -> None:
     assert counted.params - stored == queries + 2 * rank * 2 * d
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_what_lies_below_the_lowest_trained_layer_costs_nothing(checkpointing: str) -> None:
-    upper, lower = (
-        count_step(
-            small("llama-7b", n_layers=n_layers),
-            Workload(batch_size=3, seq_len=11),
-            Setup(freeze=freeze, checkpointing=checkpointing),
-        )
-        for n_layers, freeze in ((5, (*BELOW, "layers.1")), (3, BELOW[:1]))
-    )
-    # its blocks 2 to 4 are the other's 0 to 2
-    for name in ("backward_matmul_flops", "activation_bytes", "recompute_matmul_flops"):
-        assert getattr(upper, name) == getattr(lower, name), name
-
-
 def test_what_the_loss_does_not_see_is_said() -> None:
     spec = small("deepseek-v3.2", n_layers=2, n_dense_layers=1)
     measured = metacount.train(spec, Workload(seq_len=5))
@@ -460,74 +492,35 @@ def test_in_letters() -> None:
         assert found.verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("changes", "choices", "figure", "rule"),
-    [
-        ({"has_head": False}, {}, "activation_bytes", "has_head has no formula for training: with"),
+def test_what_has_no_formula_is_said() -> None:
+    windowed = {"position": "alibi", "window": 3, "window_pattern": "LG"}
+    kept, of_block = "activation_bytes", "activation_bytes_of_block"
+    for spec, freeze, figure, rule in (
+        (small("", has_head=False), (), kept, "has_head has no formula for training: with"),
         # of one head torch takes a tensor for an image, whose channels it lays last
-        ({"n_ssm_heads": 1}, {}, "activation_bytes", "n_ssm_heads has no formula for training"),
-        (
-            {"position": "alibi", "window": 3, "window_pattern": "LG"},
-            *({}, "activation_bytes", "window_pattern has no formula for training with a bias"),
-        ),
-        (
-            *({}, {"freeze": ("embed_tokens",)}, "activation_bytes_of_block"),
-            "freeze has no formula of what one block keeps: got 'embed_tokens'",
-        ),
-    ],
-)
-def test_what_has_no_formula_is_said(
-    changes: Changes, choices: Changes, figure: str, rule: str
-) -> None:
-    model = "mamba2-130m" if "n_ssm_heads" in changes else ""
-    counted = count_step(small(model, **changes), Workload(seq_len=8), Setup(**choices))
-    assert getattr(counted, figure) is None
-    assert counted.uncovered[figure].startswith(rule)
+        (small("mamba2-130m", n_ssm_heads=1), (), kept, "n_ssm_heads has no formula for training"),
+        (small("", **windowed), (), kept, "window_pattern has no formula for training with a bias"),
+        (small(""), ("embed_tokens",), of_block, "freeze has no formula of what one block keeps"),
+    ):
+        counted = count_step(spec, Workload(seq_len=8), Setup(freeze=freeze))
+        assert getattr(counted, figure) is None
+        assert counted.uncovered[figure].startswith(rule)
 
 
-def two_for_one(ops: Any) -> Any:
-    """Two products in a backward for each of the forward, whatever a kernel or a mixer does."""
-    return ((op.role, op.factors * op.flops) for op in ops)
-
-
-def unmasked(spec: ModelSpec, layer: block.Layer) -> Attending:
-    return altered(RIGHTLY(spec, layer), mask="", per_head=False)
-
-
-RIGHTLY = block.attending
-MIXTRAL, UPPER = "mixtral-8x7b", {"freeze": (*BELOW, "down_proj")}
 # whose rule, its name, another rule, and the model and setup that show it
 PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
-    "kernels keep no result": (
-        *(folds, "product_results", lambda ops: ()),
-        *(MIXTRAL, FLASH | {"checkpointing": "selective"}),
+    "two products for one": (
+        *(folds, "backward_flops", lambda ops: ((op.role, op.factors * op.flops) for op in ops)),
+        *("gpt2", SDPA),
     ),
-    "no mask of a window": (block, "attending", unmasked, "mistral-7b", SDPA),
-    "no mask of a bias": (block, "attending", unmasked, "bloom-176b", SDPA),
-    "a kernel for any width": (attention, "_is_written", lambda *_: False, "deepseek-v3", SDPA),
-    "a choice has a gradient": (Tape, "without_gradients", lambda tape: tape, "deepseek-v3.2", {}),
-    **{
-        f"two products for one in {name}": (folds, "backward_flops", two_for_one, name, how)
-        for name, how in (
-            ("gpt2", SDPA),
-            *((name, {}) for name in ("kimi-linear-48b-a3b", "qwen3-next-80b-a3b")),
-            ("minimax-text-01", {}),
-        )
-    },
-    "SiLU keeps its result": (tape, "SAVES_RESULT", ("relu", "sigmoid", "silu"), "llama-7b", {}),
-    "no table is kept": (Tape, "scale_by", lambda t, x, table, name: x, "llama-7b", {}),
-    "heads are read as they lie": (attention, "several", lambda *counts: 0, "gemma-2b", {}),
-    "a mask of float32": (attention, "FLAG", 4, "gpt2", {}),
     "indices of four bytes": (attention, "INDEX", 4, "gopher-280b", {}),
-    "choices of four bytes": (feed_forward, "INDEX", 4, MIXTRAL, {}),
-    "all is trained": (Tape, "is_trained", lambda tape, name: True, MIXTRAL, UPPER),
-    "no norm": (Tape, "norm", lambda tape, x, name, norms, **_: x, MIXTRAL, UPPER),
-    "no experts": (feed_forward, "experts", lambda t, part, like, x, name: x, MIXTRAL, {}),
-    "no loss": (ends, "loss", lambda tape, logits: None, MIXTRAL, UPPER),
+    "all is trained": (
+        *(Tape, "is_trained", lambda tape, name: True),
+        *("mixtral-8x7b", {"freeze": (*BELOW, "down_proj")}),
+    ),
 }
 
 
-@daily(5)
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_error_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, wrong, model, how = PLANTED[mistake]

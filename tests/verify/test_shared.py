@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers.small_configs import small_config
 
 import metacount
 from metacount.measure import operators
@@ -20,31 +21,10 @@ from metacount.verify import compare as witnesses
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
-T5 = {
-    "model_type": "t5",
-    "d_model": 24,
-    "d_kv": 5,
-    "d_ff": 17,
-    "num_layers": 2,
-    "num_heads": 3,
-    "num_decoder_layers": 3,
-    "vocab_size": 101,
-    "relative_attention_num_buckets": 8,
-    "feed_forward_proj": "gated-gelu",
-    "architectures": ["T5ForConditionalGeneration"],
-}
-MISTRAL = {
-    "model_type": "mistral",
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "vocab_size": 101,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "intermediate_size": 17,
-    "sliding_window": 5,
-    "architectures": ["MistralForCausalLM"],
-}
+T5, MISTRAL = (
+    {**small_config(name), "architectures": [f"{kind}"]}
+    for name, kind in (("t5", "T5ForConditionalGeneration"), ("mistral", "MistralForCausalLM"))
+)
 
 
 def is_moe_layer(patch: pytest.MonkeyPatch) -> None:

@@ -52,13 +52,6 @@ def test_other_ways_of_a_layer(name: str, changed: dict[str, Any]) -> None:
     assert witnesses.verify(name, spec.replace(**changed), WORKLOAD).differences == ()
 
 
-def test_fp8_prices_the_cache_at_one_byte() -> None:
-    result = witnesses.verify("llama-7b", LLAMA_7B, Workload(seq_len=5, dtype="fp8"))
-    # 5 tokens · 32 layers · 2 · 32 heads · 128
-    assert [w.figures["kv_cache_bytes"] for w in result.witnesses] == [5 * 262_144] * 2
-    assert result.agree
-
-
 @pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "deepseek-v3", "t5-small"])
 def test_no_witness_is_silent(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())

@@ -13,7 +13,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from metacount.check.call import ask
-from metacount.check.comparison import TRIED_AS_DATA
 from metacount.check.given.process import ENDED, NAME, loaded
 from metacount.check.names import Vocabulary
 from metacount.errors import InputError, shown
@@ -21,9 +20,7 @@ from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from fractions import Fraction
 
-    from metacount.check.sizes import Case
     from metacount.files import Json
 
 MAX_MEMORY = 4 * 2**30  # bytes of data
@@ -119,25 +116,7 @@ def _answer(job: Json) -> Json:
     spec, workload = ModelSpec.from_dict(job["spec"]), Workload(**job["workload"])
     words = Vocabulary(spec, workload, job["quantity"], name=job["model"], config=job["config"])
     function = _load(job["file"], job["function"], job["name"])
-    answer = ask(function, (spec, workload), words, job["name"], seconds=job["seconds"])
-    tried = answer.tried
-    return {
-        "text": answer.text,
-        "unsure": answer.unsure,
-        "value": str(answer.value),
-        "notes": answer.notes,
-        "cases": [_case(case, value) for case, value in answer.cases],
-        "tried": None
-        if tried is None
-        else {
-            **{name: getattr(tried, name) for name in TRIED_AS_DATA},
-            "small": None if tried.small is None else _case(*tried.small),
-        },
-    }
-
-
-def _case(case: Case, value: Fraction) -> Json:
-    return {"spec": case[0].to_dict(), "workload": case[1].to_dict(), "value": str(value)}
+    return ask(function, (spec, workload), words, job["name"], seconds=job["seconds"]).to_data()
 
 
 def _load(path: str, name: str, shown_as: str) -> Callable[..., object]:

@@ -37,9 +37,7 @@ ROUNDS = 20  # of looking for what is left
 def answer_of(
     job: str, name: str, timeout: float, server: str = "metacount.check.given.child"
 ) -> Json:
-    """Ask a child process, which runs `server`, for the answer to `job`; it and all it started end
-    with this call.
-    """
+    """Run `server` on `job` in a child process; it and all it started end with this call."""
     package = str(Path(__file__).resolve().parents[3])
     paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]
     mark = uuid.uuid4().hex
@@ -169,9 +167,7 @@ NAME = "formula_file"  # of what is loaded, to itself
 
 
 def loaded(path: str, shown_as: str) -> ModuleType:
-    """Load a file as a module; what it raises, but for a `MemoryError`,
-    becomes one line, an `InputError`.
-    """
+    """Load a file as a module; what it raises becomes one line, an `InputError`."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
