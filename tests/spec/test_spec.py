@@ -148,6 +148,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {**BLOCKS, "window": 4}, "window is not defined with a block indexer: got 4; leave w"),
     (DENSE, {**BLOCKS, "nope_every": 2}, "nope_every is not defined with a block indexer: got 2"),
     (DENSE, {**BLOCKS, "n_mtp_layers": 1}, "n_mtp_layers is not defined with a block indexer: "),
+    (DENSE, {**BLOCKS, "n_kv_shared_layers": 1}, "n_kv_shared_layers is not defined with a block "),
     (DENSE, {**BLOCKS, "kind": "encoder"}, "kind is not defined with a block indexer: got 'enc"),
     (DENSE, {**BLOCKS, "position": "none"}, "index_block_len belongs to a block indexer, which ne"),
     (DENSE, {"index_pattern": "GI"}, "index_pattern has no meaning without index_block_len: got"),
