@@ -44,6 +44,7 @@ MEMORY = {
     "state_bytes": "recurrent state",
     "unscattered_bytes": "whole gradients",
     "bucket_bytes": "buckets of gradients",
+    "received_bytes": "received from stages",
     "other_bytes": "comes and goes",
 }
 

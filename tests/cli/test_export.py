@@ -19,7 +19,7 @@ from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, l
 from metacount.teaching.claims import claims
 
 TABLES = """
-count mixtral-8x7b | count llama-7b bert-base | count llama-7b --conventions | fit llama-7b
+count mixtral-8x7b | count llama-7b bert-base | count llama-7b --conventions
 models llama | models --fields | diff llama-7b mixtral-8x7b | code norm | flow gpt2 --formula
 tree gpt2 --columns shape,params,share,formula | claims mixtral-total block-512-layernorm
 formula gpt2 --set n_layers=2 | flow gpt2 --set n_layers=2 --seq 8
