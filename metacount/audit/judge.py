@@ -499,34 +499,34 @@ def detail(formula: Formula, model: Model, seq_len: int) -> Json:
     made of by role. `smallest` has the sizes of the smallest valid model of the structure, found
     going down from this one, at which the two still differ, and what each gives there.
     """
-    found = judged(formula, model.spec, model.id, (seq_len,))
-    case = model.spec, Workload(batch_size=1, seq_len=found.seq_len)
+    judgement = judged(formula, model.spec, model.id, (seq_len,))
+    case = model.spec, Workload(batch_size=1, seq_len=judgement.seq_len)
     place = place_of(case)
-    theirs = lines_of(formula.terms, place, whole=True)
+    theirs = lines_of(formula.terms, place, full=True)
     amounts: list[Line] = []
-    if formula.judged and found.ours:
+    if formula.judged and judgement.ours:
         known = reference(place, formula.kind)
         used = dict.fromkeys(NAME.findall(str(formula.convention)))
         amounts = [_line(letter, letter, known) for letter in used]
     misses = [line for line in lines_of(formula.misses, place) if line["value"]]
-    difference = sum((line["value"] for line in theirs), -found.ours)
+    difference = sum((line["value"] for line in theirs), -judgement.ours)
     return {
         **formula.to_dict(),
         "model": model.id,
         "changes": model.changes,
-        "found": found.to_dict(),
+        "found": judgement.to_dict(),
         "theirs": theirs,
         "ours": amounts,
         "parts": [*_parts(formula, place, [line["of"] for line in amounts])],
         "difference": misses,
         "unaccounted": difference - sum(line["value"] for line in misses),
         "smallest": _smallest(formula, case) if difference and amounts else None,
-        "witness": rests_of(formula, found, model),
+        "witness": rests_of(formula, judgement, model),
         "compared": compared().get(formula.id),
     }
 
 
-def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> list[Line]:
+def lines_of(terms: tuple[Term, ...], place: Place, *, full: bool = False) -> list[Line]:
     """Return the terms that a model has, each with its value.
 
     What asks for something that the model does not have is left out, or, with `whole`, all is.
@@ -536,7 +536,7 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> l
         try:
             lines.append(_line(term.of, term.text, place))
         except (Absent, ZeroDivisionError):
-            if whole:
+            if full:
                 return []
     return lines
 
@@ -719,24 +719,24 @@ def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
 @cache
 def models() -> tuple[tuple[str, ModelSpec], ...]:
     """List the models of the catalog that a formula is judged at: sizes known, inside the audit."""
-    built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
+    built = ((entry.id, entry.spec()) for entry in catalog.entries() if entry.sizes is not None)
     return tuple((id, spec) for id, spec in built if not outside(spec))
 
 
-def misses_at(formula: Formula, found: Found) -> list[Line]:
+def misses_at(formula: Formula, result: Found) -> list[Line]:
     """Return the recorded misses that make the difference at a model, the largest first."""
-    place = place_of((found.spec, Workload(batch_size=1, seq_len=found.seq_len)))
+    place = place_of((result.spec, Workload(batch_size=1, seq_len=result.seq_len)))
     lines = [line for line in lines_of(formula.misses, place) if line["value"]]
     return sorted(lines, key=lambda line: -abs(line["value"]))
 
 
-def rests_of(formula: Formula, found: Found, model: Model) -> str:
+def rests_of(formula: Formula, result: Found, model: Model) -> str:
     """Say what our count of this kind rests on at `model`: what was proven against which code."""
     from metacount.check.verdict import rests_on
 
     if not formula.judged:
         return ""
-    return rests_on(model, Workload(seq_len=found.seq_len), PROVEN[formula.kind])
+    return rests_on(model, Workload(seq_len=result.seq_len), PROVEN[formula.kind])
 
 
 # ---- one run's MFU under the training formula of every framework
@@ -780,12 +780,12 @@ def mfu(
             return None
 
     def row(formula: Formula | None) -> Utilization:
-        found = tuple(per_token(formula, n) for n in at_lengths)
+        rows = tuple(per_token(formula, n) for n in at_lengths)
         return Utilization(
             formula=formula,
             in_scope=formula is None or holds(formula.scope, spec),
-            per_token=found,
-            mfu=tuple(None if n is None else n * share for n in found),
+            per_token=rows,
+            mfu=tuple(None if n is None else n * share for n in rows),
         )
 
     training = (f for f in chosen(()) if f.kind == "training" and f.judged)

@@ -71,7 +71,7 @@ def conventions_report(model: Model, workload: Workload) -> Report:
         for passes in dict.fromkeys(c.passes for c in rows)
     ]
     judged = "whether they count what they say: metacount audit"
-    run = Text(f"batch_size {workload.batch_size}, seq_len {length}", whole=True)
+    run = Text(f"batch_size {workload.batch_size}, seq_len {length}", unbroken=True)
     return [
         [title(model.name, model.id), run],
         [*_legend(a), Notes([("tied", tied if model.spec.tie_embeddings else "")])],

@@ -143,7 +143,7 @@ def options() -> Sequence[Option]:
 def how_of(args: argparse.Namespace) -> Json:
     """Collect the options of `JOB`, as the API takes them."""
     renamed = {"batch": "batch_size", "seq": "seq_len"}
-    given = (one.dest for one in JOB if one.dest != "train")
+    given = (option.dest for option in JOB if option.dest != "train")
     return {renamed.get(name, name): getattr(args, name) for name in given}
 
 
@@ -165,22 +165,22 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.formula:
         prepare_for_torch()
     how = how_of(args)
-    found = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how)
+    sharded = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how)
     fits = None
     if room is not None:
         from metacount.sharding.fit import verdict
 
-        fits = verdict(model, found, room)
+        fits = verdict(model, sharded, room)
     if args.output is not None:
         from metacount.cli.pictures import mesh_figure, save
 
-        save(mesh_figure(found, job_said(found.job)), args.output)
+        save(mesh_figure(sharded, job_said(sharded.job)), args.output)
     return Answer(
-        report=lambda: report_of(found, rank=args.rank, every=args.ranks == "all", fits=fits),
-        data=lambda: _data(found, args.rank, fits),
+        report=lambda: report_of(sharded, rank=args.rank, every=args.ranks == "all", fits=fits),
+        data=lambda: _data(sharded, args.rank, fits),
         code=0 if fits is None or fits.fits else 1,
         model=model,
-        workload=workload_of(found.job),
+        workload=workload_of(sharded.job),
     )
 
 
@@ -221,7 +221,7 @@ def report_of(
     notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
     return [
         [
-            Text(f"{bold(found.name)}  ({found.model})", whole=True),
+            Text(f"{bold(found.name)}  ({found.model})", unbroken=True),
             Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_said(job)}"),
             Text(source),
         ],

@@ -165,11 +165,11 @@ def _head(names: tuple[str, str], how: str, run: Json, setup: Json, *, loss: boo
         for word, meanings in CHOICES.items()
         if loss or word != "loss"
     ]
-    head = Text(f"one training step, {how}", whole=True)
+    head = Text(f"one training step, {how}", unbroken=True)
     return [
         title(*names),
         head,
-        *([Text(work, whole=True)] if work else []),
+        *([Text(work, unbroken=True)] if work else []),
         Notes(choices, pad=13),
     ]
 
@@ -298,8 +298,8 @@ def _by_layer(found: Training) -> Iterator[tuple[str, int, int]]:
         yield name, len(run), places[run[0]][1]
 
 
-def _timeline(found: Training) -> Grid:
-    stages = found.timeline
+def _timeline(training: Training) -> Grid:
+    stages = training.timeline
     keys = [
         (f"{s.phase} {s.place}", (s.peak_bytes - s.start_bytes, s.end_bytes - s.start_bytes))
         for s in stages
@@ -321,48 +321,48 @@ def folded(places: Sequence[tuple[str, object]]) -> list[tuple[str, list[int]]]:
     >>> folded([("layers.0", 7), ("layers.1", 7), ("layers.2", 8), ("norm", 8)])
     [('layers.0-1', [0, 1]), ('layers.2', [2]), ('norm', [3])]
     """
-    found: list[tuple[str, list[int]]] = []
+    rows: list[tuple[str, list[int]]] = []
     before: object = None
-    for i, (name, beside) in enumerate(places):
+    for i, (name, numbers) in enumerate(places):
         stem, _, number = name.rpartition(".")
-        alike = (stem, beside) if number.isdecimal() else None
+        alike = (stem, numbers) if number.isdecimal() else None
         if alike is not None and alike == before:
-            _, run = found[-1]
-            found[-1] = (f"{places[run[0]][0]}-{number}", [*run, i])
+            _, run = rows[-1]
+            rows[-1] = (f"{places[run[0]][0]}-{number}", [*run, i])
         else:
-            found.append((name, [i]))
+            rows.append((name, [i]))
         before = alike
-    return found
+    return rows
 
 
 # ---- by formulas
 
 
-def counted_report(model: Model, setup: Setup, found: TrainingCount) -> Report:
+def counted_report(model: Model, setup: Setup, counted: TrainingCount) -> Report:
     """Report a step that formulas count; what they leave open, with the reason."""
     reasons: dict[str, list[str]] = {}
-    for name, why in found.uncovered.items():
+    for name, why in counted.uncovered.items():
         reasons.setdefault(why, []).append(name)
     missing = [("no formula", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
     notes = [("source", "formulas, of metacount's reference module")]
-    notes += [("note", note) for note in _counted_notes(model, found)]
+    notes += [("note", note) for note in _counted_notes(model, counted)]
     # of a model without logits a reason tells
     loss = model.spec.embedding is not None and model.spec.head is not None
-    run = found.workload.to_dict()
+    run = counted.workload.to_dict()
     return [
         _head((model.name, model.id), "by formulas", run, setup.to_dict(), loss=loss),
-        [_bytes(_held(found, f"state of {setup.optimizer}"))],
-        [_phases(found)],
-        [_roles(found)],
-        [_kept("kept in one block", _by_block(found))],
+        [_bytes(_held(counted, f"state of {setup.optimizer}"))],
+        [_phases(counted)],
+        [_roles(counted)],
+        [_kept("kept in one block", _by_block(counted))],
         [Notes(missing)],
         [Notes(notes, pad=10)],
     ]
 
 
-def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
+def _counted_data(model: Model, setup: Setup, counted: TrainingCount) -> Json:
     chosen = setup.to_dict()
-    figures = {name: value for name, value in found.to_dict().items() if name not in chosen}
+    figures = {name: value for name, value in counted.to_dict().items() if name not in chosen}
     return {
         "model": model.id,
         "name": model.name,
@@ -370,18 +370,18 @@ def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
         "workload": figures.pop("workload"),
         "setup": chosen,
         **figures,
-        "notes": list(_counted_notes(model, found)),
+        "notes": list(_counted_notes(model, counted)),
     }
 
 
-def _counted_notes(model: Model, found: TrainingCount) -> Iterator[str]:
+def _counted_notes(model: Model, counted: TrainingCount) -> Iterator[str]:
     from metacount.spec.model import left_out
     from metacount.textbook.count import said_of_too_many
 
-    yield from said_of_too_many(model.spec, found.workload)
+    yield from said_of_too_many(model.spec, counted.workload)
     yield from left_out(model.spec)
 
 
-def _by_block(found: TrainingCount) -> Iterator[tuple[str, int, int]]:
-    for kind, size in (found.activation_bytes_of_block or {}).items():
-        yield kind, found.n_blocks[kind], size
+def _by_block(counted: TrainingCount) -> Iterator[tuple[str, int, int]]:
+    for kind, size in (counted.activation_bytes_of_block or {}).items():
+        yield kind, counted.n_blocks[kind], size

@@ -94,7 +94,7 @@ def by_side(of_one: Json, own_type: str | None) -> dict[str, list[Json]]:
     is recorded, else all.
     """
     sides = {side: [r for r in of_one["records"] if r["side"] == side] for side in (CODE, OURS)}
-    own = [one for one in sides[CODE] if one["name"] == own_type]
+    own = [record for record in sides[CODE] if record["name"] == own_type]
     return {**sides, CODE: own or sides[CODE]}
 
 

@@ -401,7 +401,7 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
     step.check_alike(spec)
     step.check_saved(spec, run)
     stack, n_layers, tokens = spec.last_stack, spec.last_stack.n_layers, batch_size * seq_len
-    kept = [
+    amounts = [
         times * store.bytes
         for times, role, store, is_of_pairs in step.block_stores(spec, run)
         if role != "norm" and store.width == SIXTEEN and not is_of_pairs
@@ -410,7 +410,7 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
     n_norms = n_layers * norms_per_block(placement) - when(not stack.norms.first, 1)
     branches = 2 * n_layers
     return {
-        "J": sum(kept) - _repeated(mixer, batch_size, tokens) * n_layers,
+        "J": sum(amounts) - _repeated(mixer, batch_size, tokens) * n_layers,
         "N": SIXTEEN * n_norms * tokens * spec.d_model,
         "O": branches * tokens * spec.d_model,
         "V": PAIR * n_layers * spec.n_heads * tokens * seq_len,

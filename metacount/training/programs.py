@@ -186,12 +186,12 @@ def _modes(ordinary: Ordinary) -> Iterator[None]:
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """Find the layers that transformers itself checkpoints, else children of outermost lists."""
-    found: dict[str, nn.Module] = {}
+    counts: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{layer}.") for layer in found)
+        inside = any(path.startswith(f"{layer}.") for layer in counts)
         if not inside and any(kind.__name__ == LAYER for kind in type(module).__mro__):
-            found[path] = module
-    return found or outermost_layers(model)
+            counts[path] = module
+    return counts or outermost_layers(model)
 
 
 @contextmanager

@@ -312,25 +312,25 @@ def _numbers_of_layers(
 
 
 def _routed_as_meant(
-    found: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
+    proofs: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
 ) -> Proof:
     """Return the proof of `active_params`,
     which counts the experts that the config names per token.
 
     It is the code's only where the code's FLOPs, too, are those of so many experts.
     """
-    active = found["active_params"]
+    active = proofs["active_params"]
     if active.problem or active.differences:
         return active
-    flops = found.get("matmul_flops") or _proof("matmul_flops", textbook, tracer, workload)
+    flops = proofs.get("matmul_flops") or _proof("matmul_flops", textbook, tracer, workload)
     if flops.idle is not None:
         why = "the code runs every token through experts that it did not choose"
     elif "moe" in flops.differences:
         why = "the FLOPs of the code are those of another number of experts per token"
     else:
         return active
-    said = f"it counts the experts that the config names per token; {why}: see matmul_flops"
-    return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
+    reason = f"it counts the experts that the config names per token; {why}: see matmul_flops"
+    return Proof(quantity="active_params", differences={}, form=active.form, problem=reason)
 
 
 def _numbers_of_run(
