@@ -11,7 +11,7 @@ from metacount.huggingface.config.families.dense import (
     turning_windows,
     windows_that_rotate,
 )
-from metacount.huggingface.config.keys import Keys, words
+from metacount.huggingface.config.keys import Keys, is_number, words
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
@@ -126,7 +126,16 @@ def mellum_rope(keys: Keys, fields: Json) -> Json:
     turned = rope_by_kind()(keys, fields)
     for name in ("rope_theta", "rope_local_base_freq"):
         keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
-    keys.given("num_nextn_predict_layers")
+    given = keys.data.get("rope_parameters")
+    for kind, letter in zip(FULL_OR_SLIDING, "GL", strict=True):
+        used = letter in fields.get("window_pattern", "G")
+        if used and isinstance(given, dict) and "rope_theta" not in (given.get(kind) or {}):
+            keys.refused.append(f"rope_parameters must have rope_theta of {kind}")
+    if "ignore_keys_at_rope_validation" in keys.data:
+        keys.refused.append("ignore_keys_at_rope_validation must be left out")
+    for name in ("num_mtp_layers", "num_nextn_predict_layers"):
+        if is_number(count := keys.given(name)) and count > 1:
+            keys.refused.append(f"{name} must be at most 1: got {count}")
     return turned
 
 
