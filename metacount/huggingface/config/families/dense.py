@@ -61,8 +61,11 @@ SPARSE, SPARSITY = 10, 0.95  # leading layers of Gemma 3n that are sparse, and h
 
 def query_growth(keys: Keys, _: Json) -> Json:
     """Read the growth of queries with the logarithm of far positions (Ministral 3)."""
-    found = rope_object(keys)
-    beta, step = found.get("llama_4_scaling_beta"), found.get("original_max_position_embeddings")
+    parameters = rope_object(keys)
+    beta, step = (
+        parameters.get("llama_4_scaling_beta"),
+        parameters.get("original_max_position_embeddings"),
+    )
     if not beta or not step:
         return {}
     try:
@@ -169,9 +172,16 @@ def hunyuan_rope(keys: Keys, fields: Json) -> Json:
     """Read a RoPE whose base `alpha` raises once and for all, unless its `type` is yarn."""
     head_dim = fields["head_dim"]
     for name in ("rope_scaling", "rope_parameters"):
-        found = keys.data.get(name)
-        if isinstance(found, dict) and found.get("alpha") and found.get("type") != "yarn":
-            alpha, theta = found["alpha"], found.get("rope_theta", keys.number("rope_theta"))
+        parameters = keys.data.get(name)
+        if (
+            isinstance(parameters, dict)
+            and parameters.get("alpha")
+            and parameters.get("type") != "yarn"
+        ):
+            alpha, theta = (
+                parameters["alpha"],
+                parameters.get("rope_theta", keys.number("rope_theta")),
+            )
             if not is_number(alpha) or not is_number(theta) or not 0 < alpha < 1e12:
                 raise SpecError(name, "must have a positive alpha", alpha, "remove it")
             raised = float(theta * alpha ** (head_dim / (head_dim - 2)))

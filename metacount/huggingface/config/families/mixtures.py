@@ -386,14 +386,14 @@ def deepseek_v2_experts(keys: Keys, fields: Json) -> Json:
         n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
         if n_groups > 1:
             groups = {"n_groups": n_groups, "top_groups": top_groups, "group_score": "max"}
-    found = {
+    added = {
         **routed(keys, "n_routed_experts", "softmax"),
         "d_ff_expert": keys.size("moe_intermediate_size"),
         "n_shared_experts": keys.size("n_shared_experts", lowest=0),
         "routed_scale": keys.number("routed_scaling_factor"),
         **groups,
     }
-    return {**value, **placed(fields, layout, found)}
+    return {**value, **placed(fields, layout, added)}
 
 
 def indexed_layers(keys: Keys, fields: Json) -> Json:
@@ -539,7 +539,7 @@ def longcat_experts(keys: Keys, fields: Json) -> Json:
     if kind not in (None, "identity"):
         rule = "must be identity: a zero expert gives back what it gets"
         raise SpecError("zero_expert_type", rule, kind, "remove it, or choose identity")
-    found = {
+    added = {
         "v_head_dim": value_dim,
         "scaled_latents": True,
         "ffn_pattern": "BF",
@@ -548,19 +548,19 @@ def longcat_experts(keys: Keys, fields: Json) -> Json:
         "selection_bias": True,
         "routed_scale": keys.number("routed_scaling_factor"),
     }
-    if found["top_k"] > found["n_experts"]:
-        keys.unmapped("moe_topk", found["top_k"], "choose at most n_routed_experts")
-    if found["top_k"] == 1:
+    if added["top_k"] > added["n_experts"]:
+        keys.unmapped("moe_topk", added["top_k"], "choose at most n_routed_experts")
+    if added["top_k"] == 1:
         keys.differs("transformers' code fails where each token has one expert")
     n_zero = keys.optional_size("zero_expert_num", lowest=0)
     if not n_zero:
-        return found
-    unread = fields["n_layers"] // 2 * n_zero * 2 * found["d_ff_expert"] * fields["d_model"]
+        return added
+    unread = fields["n_layers"] // 2 * n_zero * 2 * added["d_ff_expert"] * fields["d_model"]
     keys.notes.append(
         f"zero_expert_num: transformers' class stores {exact(unread)} parameters that no token "
         "reads, rows for zero experts in gate_up_proj; without them: --set zero_expert_rows=false"
     )
-    return {**found, "n_zero_experts": n_zero, "zero_expert_rows": True}
+    return {**added, "n_zero_experts": n_zero, "zero_expert_rows": True}
 
 
 # ---- rows ----
