@@ -113,7 +113,7 @@ def read(text: str) -> Formula:
     ('n_layers', 'seq_len', 'window')
     """
     parser = _Parser(_tokens(text))
-    return Formula(parser.whole(), parser.notes)
+    return Formula(parser.formula(), parser.notes)
 
 
 def number(word: str) -> Fraction:
@@ -156,7 +156,7 @@ class _Parser:
         self.tokens, self.at, self.depth = tokens, 0, 0
         self.notes: list[str] = []
 
-    def whole(self) -> Node:
+    def formula(self) -> Node:
         tree = self._sum()
         if self.at < len(self.tokens):
             raise self._unexpected()

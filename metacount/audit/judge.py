@@ -206,8 +206,8 @@ def reference(place: Place, kind: str) -> dict[str, Dim]:
     spec, run = place.spec, (place.batch_size, place.seq_len)
     if kind == "kv_cache":
         width = {"bytes_per_value": place["bytes_per_value"]}
-        kept = ours.kv_cache_bytes(spec, batch_size=run[0], seq_len=run[1], **width)
-        return {"K": kept, "U": ours.kv_cache_bytes_per_token(spec, **width) * place.tokens}
+        cache = ours.kv_cache_bytes(spec, batch_size=run[0], seq_len=run[1], **width)
+        return {"K": cache, "U": ours.kv_cache_bytes_per_token(spec, **width) * place.tokens}
     if kind in ("activations", "optimizer"):
         try:
             return activation_amounts(spec, *run) if kind == "activations" else stored_amounts(spec)
@@ -401,12 +401,12 @@ def judged(
     in_scope = holds(formula.scope, spec)
     at_lengths = lengths_of(spec, lengths)
 
-    def found(verdict: str, seq_len: int, **more: Any) -> Found:
+    def result(verdict: str, seq_len: int, **more: Any) -> Found:
         known: dict[str, Any] = {"formula": formula.id, "model": model, "spec": spec}
         return Found(**known, in_scope=in_scope, verdict=verdict, seq_len=seq_len, **more)
 
     if not formula.judged:
-        return found(NOT_ASKED, at_lengths[0], condition=NO_COUNT)
+        return result(NOT_ASKED, at_lengths[0], condition=NO_COUNT)
     rows, accounted = [], True
     for n in at_lengths:
         case = spec, Workload(batch_size=1, seq_len=n)
@@ -414,9 +414,9 @@ def judged(
             theirs, count = both(formula, case)
             missed = sum(values(formula.misses, place_of(case)), Fraction(0))
         except (Absent, ZeroDivisionError) as error:
-            return found(NOT_ASKED, n, condition=str(error))
+            return result(NOT_ASKED, n, condition=str(error))
         accounted = accounted and theirs - count == missed
-        rows.append(found(WRONG, n, theirs=theirs, ours=count))
+        rows.append(result(WRONG, n, theirs=theirs, ours=count))
     worst = max(reversed(rows), key=lambda row: abs(row.off))
     verdict, condition = WRONG, ""
     if worst.theirs == worst.ours:
@@ -686,9 +686,9 @@ def audited(
 
     work = [(formula, lengths) for formula in wanted]
     done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
-    one = None if model is None else _inside(model)
-    if one is not None:
-        rows = ((judged(f, one.spec, one.id, lengths),) if f.judged else () for f in wanted)
+    own = None if model is None else _inside(model)
+    if own is not None:
+        rows = ((judged(f, own.spec, own.id, lengths),) if f.judged else () for f in wanted)
         done = enumerate(rows)
     elif jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
@@ -699,11 +699,11 @@ def audited(
     for i, answer in done:
         if not isinstance(answer, tuple):
             raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
-        off = [f for f in answer if f.verdict == WRONG and (f.in_scope or one is not None)]
+        off = [f for f in answer if f.verdict == WRONG and (f.in_scope or own is not None)]
         witness = ""
         if off:
             worst = max(off, key=lambda f: abs(f.off))
-            witness = rests_of(wanted[i], worst, one or find_model(worst.model))
+            witness = rests_of(wanted[i], worst, own or find_model(worst.model))
         real = compared().get(wanted[i].id)
         yield i, Audited(formula=wanted[i], found=answer, compared=real, witness=witness)
 

@@ -126,7 +126,7 @@ def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
     for line, c in zip(drawn[1:], group, strict=True):
         lines.append(line)
         for source in c.sources:
-            first, *rest = wrapped(source.told(), width - 6)
+            first, *rest = wrapped(source.sentence(), width - 6)
             lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
     return lines
 

@@ -270,9 +270,9 @@ class View:
             first, *rest = broken(form, max(width - start, NARROWEST_FORMULA))
             lines.append(text + GAP + first)
             *_, on, over = guides
-            beside = "".join(over if done else on for done in row.last)
-            beside += on if below > len(row.last) else ""
-            lines += [f"{beside:<{start}}{more}" for more in rest]
+            rails = "".join(over if done else on for done in row.last)
+            rails += on if below > len(row.last) else ""
+            lines += [f"{rails:<{start}}{more}" for more in rest]
         return lines
 
 

@@ -43,7 +43,7 @@ def foreign_steps(
     """Return the steps of transformers' `model`, what was assumed, FLOPs of idle experts."""
     (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, decode))
     notes = (*sorted(assumed | counter.said), *note)
-    return steps_of(counter.root, model, of_torch), notes, counter.beside(idle=True)
+    return steps_of(counter.root, model, of_torch), notes, counter.other_flops(idle=True)
 
 
 def _recorded(model: nn.Module, workload: Workload, decode: bool) -> tuple[Recording, set[str]]:

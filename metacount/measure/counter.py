@@ -278,7 +278,7 @@ class Book:
         """Return how many of a product's FLOPs are of experts that its tokens did not choose."""
         return 0
 
-    def kept(self, flops: int, detail: Any) -> int | None:
+    def kept_flops(self, flops: int, detail: Any) -> int | None:
         """Return the FLOPs of a product over the pairs that a mask keeps; None: not known."""
         return None
 
@@ -516,7 +516,7 @@ class FlopCounter(DispatchMode):
                 counts[charge.module] -= flops
         return dict(counts)
 
-    def beside(self, *, idle: bool) -> int:
+    def other_flops(self, *, idle: bool) -> int:
         """Sum what is written beside the figures: of idle experts, else of rotary tables."""
         return sum(
             flops
@@ -528,7 +528,7 @@ class FlopCounter(DispatchMode):
         """Report what was counted so far."""
         causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
-            flops_of_kept = self.book.kept(flops, charge.detail)
+            flops_of_kept = self.book.kept_flops(flops, charge.detail)
             if flops_of_kept is None:
                 causal = None
                 break
@@ -539,8 +539,8 @@ class FlopCounter(DispatchMode):
             by_operator=self.by_operator(),
             by_module=self.by_module(),
             causal_by_role=causal,
-            rotary=self.beside(idle=False),
-            idle=self.beside(idle=True),
+            rotary=self.other_flops(idle=False),
+            idle=self.other_flops(idle=True),
         )
 
 

@@ -213,7 +213,7 @@ class ReferenceBook(Book):
         pairwise = path and isinstance(path[-1], PAIRWISE)
         return self.hashable(self._visibility[-1]) if pairwise else None
 
-    def kept(self, flops: int, detail: Any) -> int | None:
+    def kept_flops(self, flops: int, detail: Any) -> int | None:
         """Return the FLOPs of a product over the pairs that the mask keeps."""
         if detail is None:
             return flops

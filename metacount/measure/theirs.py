@@ -218,7 +218,7 @@ def _family(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted((name for name in names if len(name) > 1), key=len, reverse=True))
 
 
-def told(model: nn.Module, question: str) -> nn.Module | None:
+def asked_module(model: nn.Module, question: str) -> nn.Module | None:
     """Ask a model of transformers about itself; None where it has no answer.
 
     Its base class raises `NotImplementedError` for embeddings it does not find; a class that looks
@@ -241,7 +241,7 @@ def _special(model: nn.Module) -> dict[int, str]:
             ("get_input_embeddings", "embedding"),
             ("get_output_embeddings", "head"),
         ):
-            answer = told(module, asked)
+            answer = asked_module(module, asked)
             if isinstance(answer, nn.Module) and (
                 role == "head" or isinstance(answer, nn.Embedding)
             ):
@@ -526,7 +526,7 @@ def _lone_token_table(model: nn.Module) -> int:
 
 
 def _asked(module: nn.Module, question: str) -> nn.Module | None:
-    return told(module, question) if hasattr(module, "config") else None
+    return asked_module(module, question) if hasattr(module, "config") else None
 
 
 def _text_tensors(model: nn.Module) -> set[int]:

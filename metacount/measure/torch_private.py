@@ -168,7 +168,7 @@ def measuring() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 undone.enter_context(torch.autocast(device, enabled=False))
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            undone.enter_context(saved_tensors_hooks(lambda kept: kept, lambda kept: kept))
+            undone.enter_context(saved_tensors_hooks(lambda saved: saved, lambda saved: saved))
         if torch.is_anomaly_enabled():
             undone.enter_context(torch.autograd.set_detect_anomaly(False))
         if torch.are_deterministic_algorithms_enabled():

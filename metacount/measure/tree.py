@@ -142,7 +142,7 @@ def whole_tree(
     return _Planter(flops, active, role).node("", type(model).__name__, [model])
 
 
-def found(root: Node, path: str) -> Node:
+def node_at(root: Node, path: str) -> Node:
     """Find the node of a whole tree at a path, or at a path that ends so; of layers 0-2, layer 0.
 
     Raises `InputError` for none, and for several that are not one inside the other.

@@ -106,7 +106,7 @@ class Laurel(nn.Module):
         """Add norm(right(left(x))) to x: [B, S, D] -> [B, S, D]."""
         return x_BSD + self.post_laurel_norm(self.linear_right(self.linear_left(x_BSD)))
 
-    def beside(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
+    def branch(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
         """Add the residual to the stream behind attention; the sum has about the same variance."""
         return (x_BSD + self(normed_BSD)) / math.sqrt(2)
 

@@ -73,7 +73,7 @@ class Piece:
     copies: int = 1
 
     @property
-    def kept(self) -> int:
+    def saved_bytes(self) -> int:
         """Bytes that its backward keeps of one forward."""
         return self.ran.activation_bytes or 0
 
@@ -183,7 +183,7 @@ def kind_from(
         updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.ran.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    saved: int | None = job.kept_at(stages[0]) * sum(p.copies * p.kept for p in pieces)
+    saved: int | None = job.kept_at(stages[0]) * sum(p.copies * p.saved_bytes for p in pieces)
     if any(piece.ran.activation_bytes is None for piece in pieces):
         saved = None
     accumulates = job.train and job.micro_batches > 1
@@ -345,7 +345,7 @@ def passing_bytes(job: Job, piece: Piece) -> int:
     if not job.train:
         return 0
     experts = (prod(each.cut) for each in piece.held if len(each.cut) > 2)
-    saved = piece.ran.recomputed_bytes or piece.kept
+    saved = piece.ran.recomputed_bytes or piece.saved_bytes
     return PASSING * saved + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
 
 
@@ -382,7 +382,7 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
     """
     gradients, saved, both = 0, 0, (0, 0)
     for piece, of_gradients in pieces:
-        of_saved = piece.kept
+        of_saved = piece.saved_bytes
         if not piece.part.layers:
             gradients += piece.copies * of_gradients * piece.part.last
             saved += piece.copies * of_saved * (not piece.part.last)

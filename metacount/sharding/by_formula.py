@@ -208,11 +208,11 @@ def _ran(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Ran:
     for phase, move in _moves(job, unit, rank, ops):
         key = (phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
         moves[key] = moves.get(key, 0) + 1
-    kept, again = _kept(spec, job, unit, ops)
+    saved, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
     return Ran(
         collectives=moves,
-        activation_bytes=kept,
+        activation_bytes=saved,
         recomputed_bytes=again,
         kv_cache_bytes=cache,
         state_bytes=state,

@@ -382,19 +382,19 @@ class Search:
     def most(self, job: Job, room: int, name: str) -> int | None:
         """Find the largest batch or length that fits; None where what is counted does not grow."""
         mesh = job.mesh
-        one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
-        low, high = getattr(job, name) // one, MOST
+        least = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
+        low, high = getattr(job, name) // least, MOST
         positions = positions_of(self.model) if name == "seq_len" else None
         if positions is not None:
-            high = max(low, min(MOST, positions // one))
+            high = max(low, min(MOST, positions // least))
 
         def held(n: int) -> int:
-            tried = self.job(mesh, **{name: n * one})
+            tried = self.job(mesh, **{name: n * least})
             return room + 1 if tried is None else most_of(self.kinds(tried))
 
         at_low, at_high = held(low), held(high)
         if at_high <= room:
-            return None if positions is None and at_high == at_low else high * one
+            return None if positions is None and at_high == at_low else high * least
         while high - low > 1:
             # where bytes grow evenly, the first guess fits and one more does not
             even = low + (room - at_low) * (high - low) // (at_high - at_low)
@@ -405,7 +405,7 @@ class Search:
                         low, at_low = guess, now
                     else:
                         high, at_high = guess, now
-        return int(low * one)
+        return int(low * least)
 
 
 def _packed(kind: Kind, stored: Stored) -> Kind:

@@ -392,10 +392,10 @@ class ModelSpec:
         """
         known = {name: word for name, word in words.items() if word in FIELDS[name].choices}
         flat = {**self.__dict__, **known}
-        found = dict(paths_below(ROOT, flat))
+        paths = dict(paths_below(ROOT, flat))
         for name, kind in KINDS[flat["kind"]].items():
-            found |= dict(paths_below(declared(kind), flat, f"{name}."))
-        return {path: field.name for path, field in found.items()}
+            paths |= dict(paths_below(declared(kind), flat, f"{name}."))
+        return {path: field.name for path, field in paths.items()}
 
     @property
     def has_encoder(self) -> bool:

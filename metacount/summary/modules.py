@@ -66,7 +66,7 @@ def copied(module: nn.Module, device: str = "meta") -> nn.Module:
         made = copy.deepcopy(module, memo)
     except Exception as error:
         # whatever somebody else's objects raise when they are copied
-        raise InputError(f"{named(module)} cannot be copied: {said(error)}") from None
+        raise InputError(f"{named(module)} cannot be copied: {error_text(error)}") from None
     for owner in made.modules():
         unhook(owner)
     return made
@@ -77,7 +77,7 @@ def _copy_of(tensor: Tensor, device: str) -> Tensor:
         bare = with_values(tensor) if device == "cpu" else bare_of(tensor.detach())
     except RuntimeError as error:
         said_of = f"a {type(tensor).__name__} has no copy on {device}"
-        raise InputError(f"{said_of}: {said(error)}") from None
+        raise InputError(f"{said_of}: {error_text(error)}") from None
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(bare, requires_grad=tensor.requires_grad)
     return bare
@@ -125,7 +125,7 @@ def named(module: nn.Module) -> str:
     return shown(type(module).__name__)
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Write somebody else's error in one line."""
     text = " ".join(str(error).split())
     return shown(f"{type(error).__name__}: {text}" if text else type(error).__name__)
@@ -244,7 +244,7 @@ def reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, ob
     if "argument #1 'indices'" in text:  # torch's own words of an embedding
         wrong = "an embedding reads whole numbers; give tokens, as in --input 2,16:int64"
     else:
-        wrong = said(error)
+        wrong = error_text(error)
     return f"its forward fails on {', '.join(given) or 'no input'}: {wrong}"
 
 
@@ -331,7 +331,7 @@ def _called(make: Callable[..., object], place: str, device: str) -> object:
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(
-            f"{place} cannot be called without arguments: {said(error)}; "
+            f"{place} cannot be called without arguments: {error_text(error)}; "
             "name a function that makes the module"
         ) from None
 

@@ -27,7 +27,7 @@ from metacount.summary.modules import (
     said_of_device,
 )
 from metacount.textbook.count import fitted, said_of_too_many
-from metacount.textbook.training import beside
+from metacount.textbook.training import formula_figures
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
 from metacount.training.setup import Setup, Training, check_dtypes
@@ -162,10 +162,10 @@ def train_reference(
     if module.spec.is_moe:
         none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
         notes += (f"tokens are spread evenly over experts{none}",)
-    formula, uncovered = beside(module.spec, run, setup)
+    formula, uncovered = formula_figures(module.spec, run, setup)
     plain = setup.checkpointing == "none" and setup.lora_rank is None and not setup.freeze
     compared = plain and formula["activation_bytes"] is not None
-    training = told(
+    training = measured_training(
         names,
         "reference",
         program,
@@ -224,7 +224,7 @@ def train_transformers(
 
     def measure() -> Training:
         program = foreign_program(module, run, setup)
-        training = told(names, "transformers", program, run.to_dict(), setup, notes)
+        training = measured_training(names, "transformers", program, run.to_dict(), setup, notes)
         assert isinstance(program.book, ClassBook)
         assumed = tuple(sorted(program.book.ordinary.assumed))
         return Training(**{**vars(training), "notes": training.notes + assumed})
@@ -241,7 +241,7 @@ def train_transformers(
     return training
 
 
-def told(
+def measured_training(
     names: tuple[str, str],
     source: str,
     program: Program,
@@ -412,7 +412,7 @@ def _of_any(
         notes += ("in training mode, as it was given: dropout runs",)
     notes += said_of_device(device)
     try:
-        return told(names, "given", program, {}, setup, notes)
+        return measured_training(names, "given", program, {}, setup, notes)
     except (InputError, SpecError):
         raise
     except Exception as error:

@@ -95,7 +95,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "count": lambda lang, values: len(values),
     "dict": lambda lang, **values: values,
     "label": lambda lang, text: label(text),
-    "beside": lambda lang, text, count: beside(label(text), count),
+    "beside": lambda lang, text, count: stated_beside(label(text), count),
     "range": lambda lang, start, end: range(start, end),
     "abs": lambda lang, value: abs(value),
     "flat": lambda lang, lists: [it for each in lists for it in each],
@@ -468,7 +468,7 @@ def _split(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
+def stated_beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
     """Lay a claimed number beside the exact one: does it hold, to what that rounds, how far off."""
     return {
         "label": stated.text,

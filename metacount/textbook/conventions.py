@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Source:
     """One user of a convention: who, where it is written, and whether it was read there.
 
-    >>> Source(who="them", where="paper, sec. 1", read=False).told()
+    >>> Source(who="them", where="paper, sec. 1", read=False).sentence()
     'them (paper, sec. 1; not looked up)'
     """
 
@@ -35,7 +35,7 @@ class Source:
     where: str
     read: bool = True
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Write the user and the place in one line."""
         if not self.where:
             return f"{self.who} (no source)"
@@ -161,7 +161,7 @@ class Convention:
     @property
     def users(self) -> str:
         """Everybody who counts so, and where it is written."""
-        return "; ".join(source.told() for source in self.sources)
+        return "; ".join(source.sentence() for source in self.sources)
 
     def per_token(self, tokens: int) -> Fraction:
         """Return the value of one token, exact."""

@@ -187,8 +187,8 @@ def count(
     cache_dtypes: dict[str, str] | None = None,
 ) -> Count:
     """Count `spec` running `workload`; `notes` are on the config that it was read from, which is
-    `quantised` where it says how weights are packed. `cache_dtypes`: the dtypes of the KV cache and of
-    recurrent states (`kv_dtype`, `state_dtype`), where they are other than the workload's.
+    `quantised` where it says how weights are packed. `cache_dtypes`: the dtypes of the KV cache and
+    of recurrent states (`kv_dtype`, `state_dtype`), where they are other than the workload's.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())

@@ -371,8 +371,8 @@ class _Modules:
         return next((self.packings[name] for name in parents if name in self.packings), None)
 
 
-def _packings(said: Json) -> dict[str, Packed]:
-    layers = said.get("quantized_layers")
+def _packings(config: Json) -> dict[str, Packed]:
+    layers = config.get("quantized_layers")
     if not isinstance(layers, dict) or len(layers) > MOST_PATTERNS:
         raise SpecError("quantized_layers", "must name the modules that are packed", None, "")
     packings: dict[str, Packed] = {}

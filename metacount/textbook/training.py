@@ -275,7 +275,7 @@ OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")
 WITHOUT_PRODUCTS = ("adamw", "sgd", "sgd-momentum", "adagrad")  # value by value
 
 
-def beside(
+def formula_figures(
     spec: ModelSpec, workload: Workload | Request, setup: Setup
 ) -> tuple[dict[str, int | None], dict[str, str]]:
     """Count what is compared with a measured step: numbers by quantity, and why one is None.
@@ -283,7 +283,8 @@ def beside(
     >>> from metacount.catalog import entry
     >>> from metacount.spec import Workload
     >>> from metacount.training.setup import Setup
-    >>> figures, why = beside(entry("gpt2").spec(), Workload(seq_len=8), Setup(loss="chunked"))
+    >>> run, setup = Workload(seq_len=8), Setup(loss="chunked")
+    >>> figures, why = formula_figures(entry("gpt2").spec(), run, setup)
     >>> figures["gradient_bytes"], figures["activation_bytes"], list(why)
     (248879616, None, ['activation_bytes'])
     """

@@ -106,7 +106,7 @@ class _Asked:
         key = tuple(least[s] for s in self.letters)
         if key not in self._known:
             at = {s: least[s] for s in self.letters}
-            self._known[key] = any(sign_above(one, at) == 2 for one in self._positive)
+            self._known[key] = any(sign_above(expr, at) == 2 for expr in self._positive)
         return self._known[key]
 
 

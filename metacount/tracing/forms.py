@@ -261,7 +261,7 @@ class Readings:
         self._lengths: dict[int, Readings] = {}
         self.by_length = False  # whether S is solved for
 
-    def here(self, quantity: str) -> Reading:
+    def at_own_sizes(self, quantity: str) -> Reading:
         """Read the quantity at the model's own sizes: off all of its layers, or else off few."""
         try:
             return self._read(quantity)
@@ -332,7 +332,7 @@ class Readings:
     def _first(self, quantity: str) -> Reading:
         """Trace the quantity in the first way that comes to what is measured."""
         scale = self._measured.scale(quantity)
-        self._measured.here(quantity)  # nothing can be read of what is not there
+        self._measured.at_own_sizes(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
@@ -489,9 +489,9 @@ class Measured:
 
     def agrees(self, by_role: dict[str, sympy.Expr], quantity: str) -> bool:
         """Tell whether a form gives what is measured at the model's own sizes."""
-        return agrees(by_role, self.numbers, self.here(quantity))
+        return agrees(by_role, self.numbers, self.at_own_sizes(quantity))
 
-    def here(self, quantity: str) -> dict[str, sympy.Expr]:
+    def at_own_sizes(self, quantity: str) -> dict[str, sympy.Expr]:
         """Measure a quantity at the model's own sizes. Raises `NotTraced` where there is none."""
         if quantity not in self._here:
             measured = self.run(quantity, self.workload)
@@ -796,7 +796,7 @@ class Tracer:
             return form
 
     def _traced(self, quantity: str) -> CodeForm:
-        reading = self._readings.here(quantity)
+        reading = self._readings.at_own_sizes(quantity)
         numbers = self._measured.numbers
         names = set(self.source.sizes())
         read = partial(self._readings.elsewhere, quantity)

@@ -272,15 +272,15 @@ def flops_of_roles(products: Products, *, idle: bool = False) -> Amounts:
     """Sum each token's chosen experts alone, without rotary tables, by role; or what
     the code runs besides (`idle`), on experts that a token did not choose.
     """
-    found: Amounts = defaultdict(lambda: 0)
+    amounts: Amounts = defaultdict(lambda: 0)
     for charge, place, flops in products:
         role, is_idle = charge.role or "other", charge.operator == IDLE
         if idle:
             if is_idle:
-                found[role, place] += flops
+                amounts[role, place] += flops
         elif is_idle or charge.counted:
-            found[role, place] += -flops if is_idle else flops
-    return dict(found)
+            amounts[role, place] += -flops if is_idle else flops
+    return dict(amounts)
 
 
 def with_kv_len(amounts: Amounts) -> Amounts:

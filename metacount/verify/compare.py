@@ -199,15 +199,15 @@ def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
     for name in QUANTITIES:
         texts += _spread(name, [(w.name, w.figures[name]) for w in witnesses])
     for name in BREAKDOWNS:
-        said = [(w.name, w.parts[name]) for w in witnesses]
-        opinions = [(witness, parts) for witness, parts in said if parts is not None]
+        figures_of = [(w.name, w.parts[name]) for w in witnesses]
+        opinions = [(witness, parts) for witness, parts in figures_of if parts is not None]
         for key in sorted({key for _, parts in opinions for key in parts}):
             texts += _spread(f"{name}.{key}", [(w, parts.get(key, 0)) for w, parts in opinions])
     return tuple(texts)
 
 
-def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
-    known = [(witness, value) for witness, value in said if value is not None]
+def _spread(name: str, figures: list[tuple[str, int | None]]) -> list[str]:
+    known = [(witness, value) for witness, value in figures if value is not None]
     return [
         f"{name}: {known[0][0]} - {witness} = {exact(known[0][1])} - {exact(value)} "
         f"= {exact(known[0][1] - value)}"
@@ -229,8 +229,8 @@ def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Worklo
     from metacount.huggingface.module.model import longest_of
 
     longest, key = longest_of(source.config) or (SEQ_LEN, "")
-    said = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
-    return workload.within(longest), said
+    limit = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
+    return workload.within(longest), limit
 
 
 def outside_witnesses(
@@ -255,14 +255,14 @@ def outside_witnesses(
         lines = tuple(differing_layers(spec, workload, module, ran.counters[0]))
     from metacount.huggingface.checkpoint.conversion import checkpoint_of
 
-    found = checkpoint_of(source, module)
-    if found is None:
+    checkpoint = checkpoint_of(source, module)
+    if checkpoint is None:
         return (theirs,), lines
     from metacount.huggingface.checkpoint.compare import TIED, compare, module_tensors
     from metacount.huggingface.checkpoint.formats import quantization_of
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
-    report, convert = found
+    report, convert = checkpoint
     compared = compare(
         module_tensors(module),
         report.tensors,
@@ -300,23 +300,23 @@ def verify(
     witnesses: list[Witness] = []
     lines: tuple[str, ...] = ()
     if spec is not None:
-        run, said = fitted(spec, workload), said_of_length(spec, workload)
+        run, limit = fitted(spec, workload), said_of_length(spec, workload)
         from metacount.verify.operations import differing_operations
 
         reference, ran = reference_witness(spec, run)
         witnesses = [formula_witness(spec, run), reference]
         lines = tuple(differing_operations(spec, run, ran.counters))
-        notes = (*notes, *([said] if said else []), *count(spec, run).warnings)
+        notes = (*notes, *([limit] if limit else []), *count(spec, run).warnings)
     elif source is not None:
-        run, said = fitted_outside(source, workload)
-        notes = (*notes, *([said] if said else []))
+        run, limit = fitted_outside(source, workload)
+        notes = (*notes, *([limit] if limit else []))
     else:
         raise ValueError("a model is a spec or a source: got neither")
     if source is not None:
         # what was asked, not what our side made of it: a mistake in `fitted` must show
         asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
-        theirs, found = outside_witnesses(source, asked, spec)
-        lines += found
+        theirs, notes_of_theirs = outside_witnesses(source, asked, spec)
+        lines += notes_of_theirs
         witnesses += theirs
     if entry is not None:
         formula = witnesses[0]

@@ -212,7 +212,7 @@ def _gptq_or_awq(shape: Shape, scales: Shape, qzeros: Shape, g_idx: Shape) -> Re
     """GPTQ packs along the input: qweight [in·bits/32, out], scales [groups, out], g_idx [in];
     AWQ along the output: qweight [in, out·bits/32], scales [groups, out].
     """
-    style, n_bits, found = "GPTQ", 0, None
+    style, n_bits, shape_read = "GPTQ", 0, None
     if len(shape) == len(scales) == 2 and 0 not in (*shape, *scales):
         (rows, columns), out = shape, scales[1]
         if columns != out:
@@ -222,8 +222,12 @@ def _gptq_or_awq(shape: Shape, scales: Shape, qzeros: Shape, g_idx: Shape) -> Re
         elif len(qzeros) == 2:
             n_bits = _whole(qzeros[1] * WORD, out)
         if 0 < n_bits <= 8:
-            found = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
-    return found, style, f"{style}, {n_bits} bits" if found else f"{style}, bits not known"
+            shape_read = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
+    return (
+        shape_read,
+        style,
+        f"{style}, {n_bits} bits" if shape_read else f"{style}, bits not known",
+    )
 
 
 def _whole(total: int, parts: int) -> int:
@@ -268,11 +272,11 @@ def _fp4(tensor: StoredTensor, scale: StoredTensor) -> Read | None:
 def _mlx(shape: Shape, scales: Shape, packing: Packing) -> Read:
     """Read a weight of MLX: words [.., out, in·bits/32], scales [.., out, in/group_size]."""
     bits, group = packing
-    found: Shape | None = None
+    shape_read: Shape | None = None
     if bits and group and scales and shape and scales[:-1] == shape[:-1]:
         n_in = scales[-1] * group
-        found = (*scales[:-1], n_in) if shape[-1] * WORD == n_in * bits else None
-    return _by_config("MLX", bits, found)
+        shape_read = (*scales[:-1], n_in) if shape[-1] * WORD == n_in * bits else None
+    return _by_config("MLX", bits, shape_read)
 
 
 def _scaled(tensor: StoredTensor, scales: list[StoredTensor]) -> Read:

@@ -226,8 +226,8 @@ def cached_checkpoint(repo_id: str) -> str | None:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    found = {name: try_to_load_from_cache(repo_id, name) for name in (SINGLE, INDEX)}
-    single, index = (path if isinstance(path, str) else None for path in found.values())
+    paths = {name: try_to_load_from_cache(repo_id, name) for name in (SINGLE, INDEX)}
+    single, index = (path if isinstance(path, str) else None for path in paths.values())
     if single is not None or index is None:
         return single
     files = set(read_local_index(index).files.values())

@@ -160,8 +160,12 @@ def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]
 
     The window, and the heads of layers that have one, are known by now.
     """
-    found = keys.given("rope_parameters")
-    given = None if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    parameters = keys.given("rope_parameters")
+    given = (
+        None
+        if parameters is None
+        else _checked_object(keys, "rope_parameters", parameters, flat=False)
+    )
     read: list[Json] = []
     letters = fields.get("window_pattern", "G")
     for letter, (kind, (base, share)) in zip("GL", kinds.items(), strict=True):
@@ -246,26 +250,29 @@ def scaling_of(keys: Keys, parameters: Json, *, nested: bool = False) -> RopeSca
         return None
 
 
-def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> None:
+def _check_numbers(keys: Keys, parameters: Json, base: float, width: int | None) -> None:
     """Note what transformers cannot compute the angles of `width` rotated values with."""
-    kind = kind_of(found)
+    kind = kind_of(parameters)
     limit = keys.data.get("max_position_embeddings", 1)  # or transformers' default, a number
-    beside, inside = keys.data.get(TRAINED, keys.defaults.get(TRAINED)), found.get(TRAINED, limit)
-    values = {"factor": MISSING, **found, TRAINED: inside if beside is None else beside}
+    outside, inside = (
+        keys.data.get(TRAINED, keys.defaults.get(TRAINED)),
+        parameters.get(TRAINED, limit),
+    )
+    values = {"factor": MISSING, **parameters, TRAINED: inside if outside is None else outside}
     needed = dict(NEEDED.get(kind, {}))
     if kind == "yarn":
         values["rope_theta"] = base
         needed["rope_theta"] = ("other than 1", lambda theta: theta != 1)
-        needed |= _of_scale(found, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
+        needed |= _of_scale(parameters, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
     if kind == "dynamic" and width == 2:
         keys.refused.append("RoPE of type dynamic must rotate more than 2 values: got 2")
     if kind == "longrope":
-        factors, pairs = found.get("short_factor"), ((width or 0) + 1) // 2
+        factors, pairs = parameters.get("short_factor"), ((width or 0) + 1) // 2
         if pairs > 1 and _are_real(factors) and len(factors) not in (1, pairs):
             rule = f"one number, or one for each of {pairs} pairs"
             keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(factors)}")
-        values["factor"] = factor = found.get("factor")
-        if found.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
+        values["factor"] = factor = parameters.get("factor")
+        if parameters.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
             needed["factor"] = REAL_OR_NULL
             if factor is None:
                 needed[TRAINED] = NEITHER_0_NOR_1
@@ -279,11 +286,11 @@ def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> N
             keys.refused.append(f"{name} of RoPE must be {rule}: got {shown_value(value)}")
 
 
-def _of_scale(found: Json, needed: Needed) -> Needed:
+def _of_scale(parameters: Json, needed: Needed) -> Needed:
     """Return what YaRN's scale needs, where it is computed by both of its weights."""
-    factor = found.get("factor")
-    computed = _is_real(factor) and factor > 1 and found.get("attention_factor") is None
-    return needed if computed and all(map(found.get, needed)) else {}
+    factor = parameters.get("factor")
+    computed = _is_real(factor) and factor > 1 and parameters.get("attention_factor") is None
+    return needed if computed and all(map(parameters.get, needed)) else {}
 
 
 def kind_of(parameters: Json) -> str:

@@ -271,7 +271,7 @@ def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None
         counted, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
     except Exception as error:  # likewise: the parameters still stand
         return None, f"prediction modules not run: {' '.join(str(error).split())[:160]}"
-    return sum(counted.by_role().values()) - counted.beside(idle=True), ""
+    return sum(counted.by_role().values()) - counted.other_flops(idle=True), ""
 
 
 def _ran(modules: Any, workload: Workload, roles: Roles) -> FlopCounter:
