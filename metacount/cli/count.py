@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.given import OwnModule
     from metacount.huggingface.checkpoint.totals import Totals
-    from metacount.spec import ModelSpec, Request
+    from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
     from metacount.textbook.proven import Against, Proven, Verdict
@@ -270,7 +270,7 @@ def _served_report(reserved: Reserved) -> Report:
     return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", reserved.rule)])]]
 
 
-def data_of(model: Any, request: Request, kept: Kept = None) -> Json:
+def data_of(model: Any, request: Workload | Request, kept: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
         return count_data(model, _counted(model, request, kept))
@@ -307,7 +307,7 @@ def data_of(model: Any, request: Request, kept: Kept = None) -> Json:
     }
 
 
-def _of_text(text: Model, measured: Witness, request: Request) -> list[str]:
+def _of_text(text: Model, measured: Witness, request: Workload | Request) -> list[str]:
     """Fill in the figures of text that were not measured, by the formula of the text part; say
     which.
     """
@@ -331,7 +331,7 @@ def _of_text(text: Model, measured: Witness, request: Request) -> list[str]:
     return [*notes, *result.notes]
 
 
-def _counted(model: Model, request: Request, kept: Kept = None) -> Count:
+def _counted(model: Model, request: Workload | Request, kept: Kept = None) -> Count:
     quantised = model.quantised
     return count(model.spec, request, notes=model.notes, quantised=quantised, kept=kept)
 
