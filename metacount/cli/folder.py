@@ -46,6 +46,7 @@ MAX_JOBS = 256
 
 MEASURE_S = 60  # seconds that measuring one file may take
 MAX_MEMORY = 4 * 2**30  # bytes of data of a process that measures
+WITHOUT_LIMITS = "`metacount count FILE` limits neither time nor memory"
 
 SHORTEST_PATH = 32  # a path is cut in its middle, down to so many characters
 MARKS = {"text": "*", "measured": "+"}
@@ -187,12 +188,14 @@ def _measured(job: _Job, left: list[Outcome], n_processes: int) -> Iterator[list
     measured = answers(work, paths, processes=n_processes, timeout_s=MEASURE_S)
     with closing(measured):
         for outcome, answer in zip(left, in_order(measured), strict=True):
-            why = answer.reason if isinstance(answer, Failed) else answer.error
-            if isinstance(answer, Failed) or why is not None:
-                error = f"has no formula: {outcome.problem}; measuring it: {why}"
-                yield [Outcome(path=outcome.path, data={}, error=error)]
-            else:
-                yield [answer]
+            if isinstance(answer, Failed):
+                answer = Outcome(
+                    path=outcome.path, data={}, error=f"{answer.reason}; {WITHOUT_LIMITS}"
+                )
+            if answer.error is not None:
+                error = f"has no formula: {outcome.problem}; measuring it: {answer.error}"
+                answer = Outcome(path=outcome.path, data={}, error=error)
+            yield [answer]
 
 
 def usable_cores() -> int:
@@ -261,7 +264,8 @@ class _Job:
         except ModuleNotFoundError as error:
             raise missing_library(error) from None
         except MemoryError:
-            raise InputError(f"took more than {units.gib(MAX_MEMORY)} of memory") from None
+            what = f"took more than {units.gib(MAX_MEMORY)} of memory; {WITHOUT_LIMITS}"
+            raise InputError(what) from None
 
 
 class _NoFormula(Exception):
@@ -439,23 +443,19 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
     """Tabulate the models by name; names are shortened, and the last columns left out, to fit."""
     paths = sorted(rows)
-    routed = any(rows[path][1] != rows[path][2] for path in paths)
-    shown_columns = [i for i, head in enumerate(HEADS) if routed or head != "active_params"]
-    heads = [HEADS[i] for i in shown_columns]
-    body = [[rows[path][i] for i in shown_columns] for path in paths]
-    names = _names(paths)
-    marks = max(len(row[0]) + 1 if row[0] else 0 for row in body)
-    widest, others = max(map(cells, names)) + marks, 0
-    while len(heads) > 1:
-        others = len(GAP) + width_of(heads[1:], [row[1:] for row in body])
-        if len(heads) == 2 or others + min(widest, SHORTEST_PATH) <= columns():
-            break
-        heads.pop()
-        body = [row[:-1] for row in body]
-    room = max(SHORTEST_PATH, columns() - others) - marks
-    for row, name in zip(body, _cut(names, room), strict=True):
-        row[0] = f"{name} {row[0]}".rstrip()
-    return Grid(heads=heads, rows=body, align=ALIGN[: len(heads)])
+    routed = any(row[1] != row[2] for row in rows.values())
+    heads = [head for head in HEADS if routed or head != "active_params"]
+    body = [[rows[path][HEADS.index(head)] for head in heads] for path in paths]
+    names, marks = _names(paths), [f" {row[0]}" if row[0] else "" for row in body]
+
+    def table(room: int) -> Grid:
+        cuts = _cut(names, room - max(map(len, marks)))
+        named = [[cut + mark, *row[1:]] for cut, mark, row in zip(cuts, marks, body, strict=True)]
+        return Grid(heads=heads, rows=named, align=ALIGN[: len(heads)], drops=heads[:1:-1])
+
+    n_shown = len(heads) - len(table(SHORTEST_PATH).dropped(columns()))
+    others = width_of(heads[1:n_shown], [row[1:n_shown] for row in body])
+    return table(max(SHORTEST_PATH, columns() - others - len(GAP)))
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -469,7 +469,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 def _cut(names: list[str], room: int) -> list[str]:
     """Cut what is longer than `room` about its middle, or where two stay different."""
     cuts = names
-    for off in (0, 4, -4, 8, -8):
+    for off in (0, 4, -4, 8, -8, 12, -12):
         start = (room - 3) // 2 + off
         end = room - 3 - start
         shared = {cut for cut, n in Counter(cuts).items() if n > 1 or cells(cut) > room}
