@@ -164,8 +164,9 @@ def scalings(small: dict[str, Any]) -> dict[str, str]:
     """
     from metacount.huggingface.config.to_spec import spec_from_config
 
-    if "head_dim" in small:
-        small = {**small, "head_dim": 16}  # of a half or a quarter, whole pairs
+    wide = {**small, "head_dim": 16}  # of a half or a quarter, whole pairs
+    has_heads = "head_dim" in small and "qk_rope_head_dim" not in small
+    small = wide if has_heads and is_counted(wide) else small
     spec, found = spec_from_config(small).spec, {}
     for kind, numbers in SCALINGS.items():
         rotated = spec.rotary_dim or spec.head_dim or spec.qk_rope_head_dim or 0

@@ -35,6 +35,7 @@ from metacount.check.mistakes import (
     COPIES,
     FACTORS,
     GROUPS,
+    POSITIONS,
     RATIOS,
     SCOPED,
     WIDTHS,
@@ -667,6 +668,8 @@ def _parts(formula: Formula, truth: Truth) -> tuple[list[tuple[sympy.Expr, str]]
     """Return what each mistake adds, in words, and what was taken as equal."""
     exprs = [plain(formula.expr), plain(truth.expr), formula.expr, *formula.values, *formula.sizes]
     model_terms = ModelTerms(truth.spec, truth.workload, truth.quantity, exprs)
+    if LETTERS["seq_len"] not in formula.expr.free_symbols:  # then a number is none of it
+        model_terms.known = [edit for edit in model_terms.known if edit.words != POSITIONS]
     space = model_terms.space
     as_numbers = plain(formula.expr.xreplace(formula.values))
     sizes, sums = {**formula.sizes, **formula.values}, formula.expr.atoms(sympy.Add)

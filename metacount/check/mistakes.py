@@ -407,7 +407,8 @@ GPT2_BLOCKS = (
     "blocks counted as GPT-2's, 12·d_model² each (multi-head attention, two matrices of the FFN, "
     "4·d_model in place of d_ff)"
 )
-LIKELY_WORDS = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
+POSITIONS = "seq_len in place of n_positions"
+EXTRA_COSTS = {**dict.fromkeys((TIED, LOOKED_UP, TOO_MANY, TOO_FEW), LIKELY), POSITIONS: HALF}
 SOFTMAX = (1, 2, 3, 4, 5)  # FLOPs of a score, as papers count them
 
 
@@ -421,7 +422,7 @@ def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[Extra
     else:
         yield from _extra_parameters(letters, parts)
         if o.position == "learned":
-            yield "seq_len in place of n_positions", (letters.seq - o.n_positions) * o.d_model
+            yield POSITIONS, (letters.seq - o.n_positions) * o.d_model
 
 
 def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
@@ -572,7 +573,7 @@ class ModelTerms:
             self._group(name, members)
         self._variants(parts)
         for words, expr in extras(letters, quantity, parts):
-            self._add(words, expr, LIKELY if words in LIKELY_WORDS else EXTRA)
+            self._add(words, expr, EXTRA_COSTS.get(words, EXTRA))
         if letters.of.attention == "mla" and quantity != "kv_cache_bytes":
             self._other_attention(letters, parts)
         if spec.attention == "gqa" and (spec.gated or spec.d_ff != 4 * spec.d_model):

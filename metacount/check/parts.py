@@ -75,6 +75,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"self_attn.kv_a_layernorm.weight", "norm of the key-value latent", NORMS),
     (r"self_attn.core.sinks", "attention sinks", BIASES),
     (r"self_attn.kv_a_proj_with_mqa.weight", "kv_a_proj", ATTENTION),
+    (r"self_attn.g_proj.weight", "gate of each head", ATTENTION),
     (r"self_attn.(\w+_proj).weight", r"\1", ATTENTION),
     (r"self_attn.indexer.([qk]_proj).weight", r"index \1", ""),
     (r"self_attn.indexer.([qk]_norm).weight", "norms of the index", NORMS),
@@ -99,8 +100,10 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
     (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),
     (r"mlp.\w+_proj.bias", "FFN biases", BIASES),
+    (r"mlp.act_fn.alpha_\w", "learned numbers of xIELU", BIASES),
     (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
     (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
+    (r"(?:mlp|moe).gate.e_score_correction_bias", "biases for the choice of experts", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
     (r"(?:mlp|moe).shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
@@ -393,7 +396,7 @@ def cache_parts(letters: Letters) -> list[Part]:
     near = masks.cached_positions(letters.seq, size)
     cached = model.cached_tensors(o)
     # label, tensors, layers that keep them, positions of each
-    kinds = [("windowed layers: ", cached, windowed, near)]
+    kinds = [("windowed layers: ", model.cached_tensors(o, windowed=True), windowed, near)]
     kinds.append(("global layers: " if windowed != 0 else "", cached, full, letters.seq))
     n_indexed = pieces.indexed_layers(o, o.n_layers)
     if n_indexed != 0:

@@ -38,6 +38,7 @@ PLAIN = {
     "gelu_tanh": "GELU (tanh)",
     "relu": "ReLU",
     "relu2": "ReLU²",
+    "xielu": "xIELU",
 }
 
 

@@ -37,6 +37,7 @@ PROJECTIONS = {
     "gate_proj": ("gate", "gate"),
     "up_proj": ("up", "up"),
     "down_proj": ("y", "down"),
+    "g_proj": ("g", "g"),
     "lm_head": ("logits", "head"),
     "q_a_proj": ("c_q", "DQ"),
     "q_b_proj": ("q", "UQ"),

@@ -240,7 +240,7 @@ def _text_part(data: Json, path: str, name: str) -> Model | str | None:
         spec=mapped.spec,
         entry=None,
         changes={},
-        source=Source(config=text),
+        source=None if mapped.is_remote else Source(config=text),
         quantised=_quantised(data),
         notes=(*mapped.notes, "what sees or hears is not in these figures: `count` measures it"),
         refused=bool(mapped.refused),

@@ -37,7 +37,7 @@ from metacount.spec.stack import Norms
 
 RANDOM_STATE = 3  # seed and offset of flash's dropout, and one number that is not used
 RMS, LAYER = Norms(kind="rmsnorm"), Norms(kind="layernorm", bias=True)
-INDEXER = "self_attn.indexer"
+INDEXER, SIGMOID = "self_attn.indexer", "sigmoid"
 
 
 @frozen
@@ -102,6 +102,8 @@ def attention_core(
     learned = bias is not None and bias.grad
     sunk = bool(sinks) and t.weight(sinks, heads, cut=COLUMNS)  # of any kernel: they are stored
     if run.attention == FLASH or (run.attention == SDPA and not _is_written(key, value, learned)):
+        if not same(key, value):  # filled with zeros
+            v = t.copy(v, columns=groups * key)
         return _kernel(t, q, k, v, how, heads=heads, widths=widths)
     wide = run.attention == SDPA  # torch's CPU has no kernel: it writes out, in float32
     rows = run.batch_size * run.n_queries
@@ -163,12 +165,9 @@ def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
 def _kernel(
     t: Tape, q: Tensor, k: Tensor, v: Tensor, how: Attending, *, heads: Dim, widths: tuple[Dim, Dim]
 ) -> Tensor:
-    """Run a fused kernel: values as wide as the keys, filled with zeros where they are narrower."""
+    """Run a fused kernel, whose values are as wide as the keys."""
     run, (key, value) = t.run, widths
     rows, columns = run.batch_size * run.n_queries, heads * key
-    narrower = not same(key, value)
-    if narrower:
-        v = t.copy(v, columns=columns)
     grad = q.grad or k.grad or v.grad
     y = Tensor(Store(rows, columns, run.value), columns, q.word, grad, by_heads=True)
     numbers = [t.constant(rows, heads, width=run.wide)]  # the logarithm of each row's sum
@@ -190,7 +189,7 @@ def _kernel(
         backward=5 * one if grad else 0,  # torch computes q·kᵀ once more
         results=[y.store, *numbers],
     )
-    if narrower:
+    if not same(key, value):
         return t.copy(y, several(heads), columns=heads * value)
     by_heads = q.by_heads or run.ring
     # head by head it must be copied for the next matrix
@@ -233,10 +232,10 @@ def grouped_attention(
 ) -> Tensor:
     """Attention with h query heads over h_kv key/value heads: MHA (h_kv = h), GQA, MQA (h_kv = 1).
 
-    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows; with an
-    output gate q has twice the rows. The result has `d_model` columns (None: as many as x). In
-    cross-attention keys and values are made of `source`. `asks` replaces x as what queries are
-    made of.
+    q [h·h_d, d], k [h_kv·h_d, d], v [h_kv·d_v, d], o [d, h·d_v], a bias of as many values as rows;
+    d_v is h_d unless said. With an output gate q has twice the rows; a gate of each head is a
+    matrix [h, d]. The result has `d_model` columns (None: as many as x). In cross-attention keys
+    and values are made of `source`. `asks` replaces x as what queries are made of.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2, their d_k = d_v is our h_d;
     Ainslie et al. 2023, arXiv:2305.13245, sec. 2.2, their G groups are our h_kv; Qiu et al. 2025,
@@ -246,7 +245,7 @@ def grouped_attention(
     """
     t.role, run = "attention", t.run
     name = "self_attn" if source is None else "cross_attn"
-    h, g, w = part.n_heads, part.n_kv_heads, part.head_dim
+    h, g, w, value = part.n_heads, part.n_kv_heads, part.head_dim, part.value_dim
     own = source is None
     gate = None
     asking = t.sum_gradients(x) if asks is None else asks
@@ -258,13 +257,7 @@ def grouped_attention(
     if part.output_gate and own:
         copied = several(h)
         q, gate = t.copy(q, copied, columns=h * w), t.copy(q, copied, columns=h * w)
-    if how.borrows:
-        k = v = t.tensor(g * w, TOKENS, grad=True)
-    else:
-        k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias, cut=COLUMNS)
-        k = adapted(t, k, made_of, "k", how.adapter_rank)
-        v = t.linear(made_of, f"{name}.v_proj", g * w, bias=part.v_bias, cut=COLUMNS)
-        v = adapted(t, v, made_of, "v", how.adapter_rank)
+    k, v = _keys_values(t, part, how, made_of, name)
     if own:
         q = _head_norm(t, part, how, q, f"{name}.q_norm", h)
         if not how.borrows:
@@ -275,7 +268,7 @@ def grouped_attention(
         q = _rotated(t, part, q, run.n_queries, h, how.rotary_dim)
         k = k if how.borrows else _rotated(t, part, k, run.n_keys, g, how.rotary_dim)
     if own and not how.borrows:
-        t.cached += [State(name="keys", shape=(g, w)), State(name="values", shape=(g, w))]
+        t.cached += [State(name="keys", shape=(g, w)), State(name="values", shape=(g, value))]
     if how.grown:
         q = t.scale_by(q, t.constant(run.n_queries), "grow")
     if how.indexed:
@@ -287,14 +280,39 @@ def grouped_attention(
         q = t.record("add", t.like(q, grad=bias.grad or q.grad))
     sinks = f"{name}.core.sinks" if part.sinks and own else ""
     y = attention_core(
-        t, q, k, v, how, heads=h, groups=g, widths=(w, w), softcap=part.softcap, sinks=sinks,
+        t, q, k, v, how, heads=h, groups=g, widths=(w, value), softcap=part.softcap, sinks=sinks,
         bias=bias,
     )  # fmt: skip
-    if gate is not None:
-        y = t.mul(y, t.from_result(gate, "sigmoid"))
+    if part.head_gate != "none" and own:
+        gate = t.linear(asking, f"{name}.g_proj", h, cut=COLUMNS)
+    y = _through(t, part, gate, y)
     y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias, cut=ROWS)
     y = t.sum_over_ranks(y)
     return t.scale(y, part.out_scale)
+
+
+def _keys_values(
+    t: Tape, part: Attention, how: Attending, made_of: Tensor, name: str
+) -> tuple[Tensor, Tensor]:
+    """Make keys and values, or take those of an earlier layer."""
+    keys, values = part.n_kv_heads * part.head_dim, part.n_kv_heads * part.value_dim
+    if how.borrows:
+        k = t.tensor(keys, TOKENS, grad=True)
+        return k, k if part.v_head_dim is None else t.tensor(values, TOKENS, grad=True)
+    k = t.linear(made_of, f"{name}.k_proj", keys, bias=part.k_bias, cut=COLUMNS)
+    k = adapted(t, k, made_of, "k", how.adapter_rank)
+    if part.values_of_keys:  # a bias of values is that of layers with a window
+        return k, k
+    v = t.linear(made_of, f"{name}.v_proj", values, bias=part.v_bias, cut=COLUMNS)
+    return k, adapted(t, v, made_of, "v", how.adapter_rank)
+
+
+def _through(t: Tape, part: Attention, gate: Tensor | None, y: Tensor) -> Tensor:
+    """Multiply what attention gives with its gate, where there is one."""
+    if gate is None:
+        return y
+    softplus = part.head_gate == "softplus"
+    return t.mul(y, t.from_argument(gate, "softplus") if softplus else t.from_result(gate, SIGMOID))
 
 
 def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tensor:

@@ -247,7 +247,7 @@ def run_layer_mixer(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Gi
 def attending(spec: ModelSpec, layer: Layer) -> Attending:
     """Say how the self-attention of a block attends."""
     last, positions = spec.last_stack, spec.positions
-    part, window = last.attention, last.attention.window
+    part, window = last.attention_of(layer.windowed), last.attention.window
     chunked = window is not None and window.kind == "chunked"
     mask = ""
     if spec.kind == "prefix-decoder":
@@ -260,7 +260,7 @@ def attending(spec: ModelSpec, layer: Layer) -> Attending:
         if layer.rotated and isinstance(part, LatentAttention):
             rotary_dim = part.qk_rope_head_dim
         elif layer.rotated and isinstance(part, Attention):
-            rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
+            rotary_dim = positions.width_of(layer.windowed, part.head_dim)
     return Attending(
         pairs=SOURCE_PAIRS if layer.of_encoder else WINDOWED_PAIRS if layer.windowed else PAIRS,
         positions=WINDOWED_POSITIONS if layer.windowed else POSITIONS,
@@ -277,7 +277,7 @@ def attending(spec: ModelSpec, layer: Layer) -> Attending:
 
 def run_attention(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
     """Run the self-attention of a block."""
-    part, how = spec.last_stack.attention, attending(spec, layer)
+    part, how = spec.last_stack.attention_of(layer.windowed), attending(spec, layer)
     if isinstance(part, LatentAttention):
         return latent_attention(t, part, x, how)
     assert isinstance(part, Attention)

@@ -36,7 +36,10 @@ def feed_forward(
         up = t.linear(x, f"{name}.up_proj", width, bias=part.bias, cut=COLUMNS)
         up = adapted(t, up, x, "up", adapter_rank)
         t.role = role
-        hidden = t.activation(up, part.activation, part.swish_beta)
+        if part.activation == "xielu":
+            hidden = xielu(t, up, name)
+        else:
+            hidden = t.activation(up, part.activation, part.swish_beta)
     else:
         gate = t.linear(x, f"{name}.gate_proj", width, bias=part.bias, cut=COLUMNS)
         up = t.linear(x, f"{name}.up_proj", width, bias=part.bias, cut=COLUMNS)
@@ -47,6 +50,25 @@ def feed_forward(
         hidden = gated(t, t.scale(gate, part.gate_scale), up, part)
     y = t.linear(hidden, f"{name}.down_proj", d_model, bias=part.bias, cut=ROWS)
     return t.scale(t.sum_over_ranks(y), part.scale)
+
+
+def xielu(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Compute α_p·x² where x > 0, else α_n·(e^x - 1 - x), and add x/2; both α are learned [1].
+
+    Source: Huang and Schlag 2024, arXiv:2411.13010, eq. 22; each α is a softplus, α_n's plus 1/2.
+    """
+    slopes = []
+    for sign in "pn":
+        x = t.sum_gradients(x, 1)  # each rank has a part of the columns
+        trained = t.weight(f"{name}.act_fn.alpha_{sign}", 1)
+        slopes.append(Tensor(Store(1, 1, x.store.width), 1, x.word, trained))
+    rises, falls = (t.record("softplus", slope) for slope in slopes)
+    above = t.mul(t.from_argument(x, "square"), rises)
+    below = t.from_result(t.from_argument(x, "clamp"), "expm1")
+    below = t.mul(t.record("subtract", t.like(below)), falls)
+    is_above = t.constant(x.rows, x.columns, width=FLAG)
+    grad = above.grad or below.grad
+    return t.record("where", t.like(x, grad=grad), [(is_above, grad)])
 
 
 def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
@@ -131,6 +153,8 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     """
     logits = t.widen(t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias))
     k, rows = part.top_k, x.rows
+    if part.bias_is_param:
+        t.without_gradients().weight(f"{name}.gate.e_score_correction_bias", part.n_scores)
     weights = Tensor(Store(rows, k, t.run.wide), k, x.word, logits.grad)
     if part.mixer_jitter is not None:
         # the k choices one after another, each as large: here they are one

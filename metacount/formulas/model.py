@@ -79,21 +79,33 @@ def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
     )
 
 
-def cached_tensors(spec: ModelSpec, *, indexed: bool = False) -> tuple[State, ...]:
+def cached_tensors(
+    spec: ModelSpec, *, indexed: bool = False, windowed: bool = False
+) -> tuple[State, ...]:
     """List what one token leaves in the cache of one block's self-attention, tensor by tensor."""
     if isinstance(spec.last_stack.attention, NoAttention):
         return ()
     tape = Tape(run_of(spec, Pass(batch_size=1, seq_len=1)))
-    run_attention(tape, spec, Layer(indexed=indexed), stream(tape, spec, TOKENS), Given())
+    layer = Layer(indexed=indexed, windowed=windowed)
+    run_attention(tape, spec, layer, stream(tape, spec, TOKENS), Given())
     return tuple(tape.cached)
 
 
-def kv_cache_values(spec: ModelSpec) -> Dim:
+def kv_cache_values(spec: ModelSpec, *, windowed: bool = False) -> Dim:
     """Count the values that one token leaves in the cache of one block's self-attention.
 
-    Without those of a block indexer, which not every block has.
+    Of one that sees everything, or is `windowed`. Without those of a block indexer, which not every
+    block has.
     """
-    return sum(tensor.size for tensor in cached_tensors(spec))
+    return sum(tensor.size for tensor in cached_tensors(spec, windowed=windowed))
+
+
+def _values_of_layers(spec: ModelSpec, windowed: Dim, full: Dim) -> Dim:
+    """Count the values of so many tokens, or layers, with a window and without."""
+    each = kv_cache_values(spec)
+    if not spec.last_stack.windows_differ:
+        return each * (windowed + full)
+    return windowed * kv_cache_values(spec, windowed=True) + full * each
 
 
 def index_cache_values(spec: ModelSpec) -> Dim:
@@ -114,7 +126,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     if spec.kind == "encoder":
         return 0
     windowed, full = pieces.caching_layers(spec)
-    values = (windowed + full) * kv_cache_values(spec) + index_cache_values(spec)
+    values = _values_of_layers(spec, windowed, full) + index_cache_values(spec)
     return values * bytes_per_value
 
 
@@ -139,10 +151,11 @@ def kv_cache_bytes_by_part(
     windowed, full = pieces.caching_layers(spec)
     window = spec.last_stack.attention.window
     near = cached_positions(seq_len, None if window is None else window.size)
-    each = kv_cache_values(spec)
-    values = each * (windowed * near + full * seq_len) + index_cache_values(spec) * seq_len
+    values = _values_of_layers(spec, windowed * near, full * seq_len)
+    values += index_cache_values(spec) * seq_len
     crossed = 0
     if spec.has_encoder:
+        each = kv_cache_values(spec)
         crossed = spec.last_stack.n_layers * each * (seq_len if source_len is None else source_len)
     price = batch_size * bytes_per_value
     return {"self-attention": values * price, "cross-attention": crossed * price}
@@ -274,17 +287,20 @@ def least_active_params(spec: ModelSpec) -> Dim:
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Count stored values that are not parameters: one selection bias per score of each MoE layer.
+    """Count stored values that are not parameters, by name.
 
-    Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
+    One selection bias per score of each MoE layer; one number that each layer's output is times.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i; Gemma 4's released code.
     """
     values = 0
     mixture = spec.last_stack.mixture
-    if mixture is not None and mixture.selection_bias:
+    if mixture is not None and mixture.selection_bias and not mixture.bias_is_param:
         values = sum(
             pieces.moe_layers(spec, stack.n_layers) * mixture.n_scores for stack in spec.stacks
         )
-    return {"selection_bias": values}
+    scalars = {"layer_scalar": spec.last_stack.n_layers} if spec.last_stack.layer_scalar else {}
+    return {"selection_bias": values, **scalars}
 
 
 def matmul_flops_by_role(

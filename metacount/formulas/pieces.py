@@ -262,17 +262,23 @@ def _attention_kinds(spec: ModelSpec, stack: Stack, base: Layer, times: Dim) -> 
         base = altered(base, rotated=True)
         if positions.nope_every is not None:
             unrotated = times - rotated_layers(spec, n, times)
+    n_borrowing, of_near = borrowing_layers(spec), 0
+    if last.windows_differ and not is_zero(n_borrowing):
+        of_near = windowed - caching_layers(spec)[0]
+    near = altered(base, windowed=True)
     kinds = [(times, base)]
     for number, fields in (
         (windowed, {"windowed": True}),
         (unrotated, {"rotated": False}),
         (indexed_layers(spec, n), {"indexed": True}),
-        (borrowing_layers(spec), {"borrows": True}),
+        (n_borrowing - of_near, {"borrows": True}),
         (int(not last.norms.first), {"first_norm": False}),
         (int(has_queries(spec)), {"queried": True}),
     ):
         if not is_zero(number):
             kinds += [(number, altered(base, **fields)), (-number, base)]
+    if not is_zero(of_near):  # that differ from layers with a window, not from the plain kind
+        kinds += [(of_near, altered(near, borrows=True)), (-of_near, near)]
     return kinds
 
 

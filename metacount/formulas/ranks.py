@@ -187,10 +187,9 @@ def rank_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
         return chunk(width, tp, rank.tp_index)
 
     sizes: dict[str, Dim] = {}
-    if spec.n_heads is not None:
-        sizes["n_heads"] = spec.n_heads // tp
-    if spec.n_kv_heads is not None:
-        sizes["n_kv_heads"] = spec.n_kv_heads // tp
+    for name in ("n_heads", "n_kv_heads", "n_heads_windowed", "n_kv_heads_windowed"):
+        if getattr(spec, name) is not None:
+            sizes[name] = getattr(spec, name) // tp
     if spec.d_ff is not None:
         sizes["d_ff"] = mine(spec.d_ff)
     if mixture is not None and rank.ep == 1:

@@ -713,6 +713,10 @@ ALIKE: dict[str, tuple[object, ...]] = {
     "ffn_pattern": ("F",),
     "n_zero_experts": (0,),
     "output_gate": (False,),
+    "head_gate": ("none",),
+    "n_heads_windowed": (None,),
+    "n_kv_heads_windowed": (None,),
+    "head_dim_windowed": (None,),
     "index_top_k": (None,),
     "index_block_len": (None,),
     "attention_out_scale": (1.0,),
@@ -805,7 +809,8 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
     for wrong, field, rule in (
         (part.softcap is not None, "attention_softcap", fused),
         (isinstance(part, Attention) and part.sinks, "attention_sinks", fused),
-        (flash and _is_wide(part), "v_head_dim", fused),
+        (part.window is not None and part.window.sinks, "sinks_windowed", fused),
+        (flash and _is_wide(part), "v_head_dim" if latent else "value_head_dim", fused),
         (part.indexer is not None, index, fused),
         (flash and chunked, "window_kind", mask),
         (flash and spec.kind == "prefix-decoder", "kind", mask),
@@ -817,7 +822,10 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
 
 def _is_wide(part: Attention | LatentAttention) -> bool:
     """Tell whether values are wider than the keys, or of one value, which torch does not copy."""
-    if isinstance(part, Attention) or not isinstance(part.v_head_dim, int):
+    if not isinstance(part.v_head_dim, int):
         return False
-    keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+    if isinstance(part, LatentAttention):
+        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+    else:
+        keys = min(part.of_layer(windowed).head_dim for windowed in (False, True))
     return bool(part.v_head_dim > keys or part.v_head_dim == 1)

@@ -128,14 +128,17 @@ def _matched(
 
 
 def _is_no_weight(name: _Name, value: Tensor) -> bool:
-    """Tell whether a tensor only numbers positions, or holds the zeros that it must hold."""
+    """Tell whether a tensor only numbers positions, or holds the one number that it must."""
     if name.rest.rpartition(".")[2] in COMPUTED and not name.leaf:
         return True
     if name.rest in POSITIONS:
         _check_positions(name.whole, value)
-    elif name.rest in ZEROS and value.count_nonzero():
-        raise WeightsError(f"{name.whole} holds other values than 0: the reference has none")
-    return name.rest in POSITIONS or name.rest in ZEROS
+    elif name.rest in CONSTANTS:
+        constant = CONSTANTS[name.rest]
+        if (value != torch.tensor(constant, dtype=value.dtype)).any():
+            rule = "holds other values than"
+            raise WeightsError(f"{name.whole} {rule} {constant:g}: the reference has no others")
+    return name.rest in POSITIONS or name.rest in CONSTANTS
 
 
 def _tensors(reference: Model) -> dict[str, Tensor]:
@@ -344,11 +347,12 @@ MODULES: tuple[tuple[str, str, str], ...] = (
      "q_proj k_proj v_proj o_proj"),
     ("self_attn", "layer.0.SelfAttention", "q k v o"),
     ("self_attn", "self_attn", "q_norm k_norm q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa "
-     "kv_a_layernorm kv_b_proj"),
+     "kv_a_layernorm kv_b_proj g_proj"),
     ("self_attn.indexer", "self_attn.indexer", "wq_b wk k_norm weights_proj q_proj k_proj q_norm"),
     ("cross_attn", "layer.1.EncDecAttention", "q k v o"),
     ("cross_attn", "encoder_attn", "q_proj k_proj v_proj"),
     ("mlp", "mlp mlps feed_forward mlp_block mixer", "gate_proj up_proj down_proj"),
+    ("mlp.act_fn", "mlp.act_fn", "alpha_p alpha_n"),
     ("mlp.experts", "mlp.experts feed_forward.experts block_sparse_moe.experts mixer.experts",
      "gate_up_proj up_proj down_proj"),
     ("mlp.shared_experts", "mlp.shared_experts mlp.shared_expert feed_forward.shared_expert "
@@ -374,10 +378,10 @@ MODULES: tuple[tuple[str, str, str], ...] = (
 ROLES = {
     "input_layernorm": "input_layernorm ln_1 ln_attn norm_1 norm operator_norm temporal_pre_norm "
     "attn_norm self_attn_layer_norm norm_mlstm attention.output.LayerNorm layer.0.layer_norm "
-    "mamba_decoder.input_layernorm shared_transformer.input_layernorm",
+    "attention_layernorm mamba_decoder.input_layernorm shared_transformer.input_layernorm",
     "post_attention_layernorm": "post_attention_layernorm ln_2 ln_mlp norm_2 ffn_norm norm_ffn "
     "channel_pre_norm mlp_norm final_layer_norm output.LayerNorm pre_ff_layernorm "
-    "layer.1.layer_norm layer.2.layer_norm",
+    "feedforward_layernorm layer.1.layer_norm layer.2.layer_norm",
     "pre_feedforward_layernorm": "pre_feedforward_layernorm",
     "post_feedforward_layernorm": "post_feedforward_layernorm",
     "pre_ff_layernorm": "shared_transformer.pre_ff_layernorm",
@@ -415,6 +419,7 @@ ROLES = {
     "per_layer_input.projection": "per_layer_projection",
     "per_layer_input.norm": "post_per_layer_input_norm",
     "shared_use.linear": "linear",
+    "layer_scalar": "layer_scalar",
 }
 
 # Tensors of a block that are several of ours, or stored otherwise.
@@ -512,7 +517,8 @@ ENDS = {
 }  # fmt: skip
 
 POSITIONS = ("embeddings.position_ids",)  # buffers that hold 0, 1, 2, ...
-ZEROS = ("final_logits_bias",)  # buffers that hold zeros, which the reference lacks
+# Buffers that hold one number, which the reference has in its code.
+CONSTANTS = {"final_logits_bias": 0.0, "mlp.act_fn.beta": 0.5, "mlp.act_fn.eps": -1e-6}
 # Last names of buffers that follow from the sizes: lightning attention's.
 COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 

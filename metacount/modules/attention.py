@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.modules.cache import LayerCache, Lent
@@ -282,6 +284,8 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
 
 
 RMS = Norms(kind="rmsnorm")
+Gate = Callable[[Tensor], Tensor]
+HEAD_GATES: dict[str, Gate] = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
 
 
 class Attention(nn.Module):
@@ -320,7 +324,7 @@ class Attention(nn.Module):
         self.query_growth, self.rotary_dim = growth, None
         self.v_norm, self.windowed = part.v_norm, windowed
         if rope is not None:
-            self.rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
+            self.rotary_dim = rope.width_of(windowed, head_dim)
             self.rope_style = rope.style
             self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
         self.qk_norm = part.qk_norm
@@ -331,8 +335,13 @@ class Attention(nn.Module):
         read = d_model if d_input is None else d_input
         self.q_proj = Linear(read, n_heads * q_dim, bias=part.q_bias)
         self.k_proj = Linear(read, n_kv_heads * head_dim, bias=part.k_bias)
-        self.v_proj = Linear(read, n_kv_heads * head_dim, bias=part.v_bias)
-        self.o_proj = Linear(n_heads * head_dim, d_model, bias=part.o_bias)
+        self.v_proj: Linear | None = None  # values are what k_proj gives (Gemma 4)
+        if not part.values_of_keys:
+            self.v_proj = Linear(read, n_kv_heads * part.value_dim, bias=part.v_bias)
+        self.o_proj = Linear(n_heads * part.value_dim, d_model, bias=part.o_bias)
+        # one number for each head, which its output is times (Laguna, Step 3.5)
+        self.value_dim, self.head_gate = part.value_dim, HEAD_GATES.get(part.head_gate)
+        self.g_proj = Linear(read, n_heads, bias=False) if self.head_gate is not None else None
         self.q_norm: RMSNorm | LayerNorm | None = None
         self.k_norm: RMSNorm | LayerNorm | None = None
         if part.qk_norm == "layernorm":
@@ -381,15 +390,17 @@ class Attention(nn.Module):
         q, gate_BSW = adapted(self.q_proj(asks), asks, "q", adapters), None
         if self.output_gate:
             q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
-        q = self._heads(q, self.q_norm)
+        q = self._heads(q, self.head_dim, self.q_norm)
         queries = visibility.queries(q.device)
         given = self._given(cache, lent) if source_BTD is not None or self.borrows else ()
         if given:
             k, v = given
         else:
             made_of = x_BSD if source_BTD is None else source_BTD
-            k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
-            v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
+            k = adapted(self.k_proj(made_of), made_of, "k", adapters)
+            v = k if self.v_proj is None else self.v_proj(made_of)
+            v = self._heads(adapted(v, made_of, "v", adapters), self.value_dim, None)
+            k = self._heads(k, self.head_dim, self.k_norm)
             if source_BTD is None:
                 k = self._rope(k, visibility)
             k = self._unit_rms(k)
@@ -413,9 +424,16 @@ class Attention(nn.Module):
             bias = self.relative(q, queries, visibility.keys(q.device)) * self.scale
             q = q + self.relative.content_bias[:, None, :]
         y_BHSK = self.core(q, k, v, visibility, bias)
-        y_BSW = y_BHSK.transpose(1, 2).flatten(2)
+        y_BSW = self._through_heads(y_BHSK.transpose(1, 2).flatten(2), asks)
         y_BSD = self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
         return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
+
+    def _through_heads(self, y_BSW: Tensor, asks: Tensor) -> Tensor:
+        """Multiply the output of each head with its gate, where there is one."""
+        if self.g_proj is None or self.head_gate is None:
+            return y_BSW
+        gate_BSH = self.head_gate(self.g_proj(asks))
+        return (self._by_head(y_BSW, self.value_dim) * gate_BSH.unsqueeze(-1)).flatten(2)
 
     def _unit_rms(self, x_BHSK: Tensor) -> Tensor:
         """Divide queries or keys by their root mean square, where the model does that."""
@@ -425,11 +443,11 @@ class Attention(nn.Module):
         """Return the cached keys and values of a source; an empty tuple means to make them."""
         return () if cache is None else cache.tensors
 
-    def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
+    def _heads(self, x_BSW: Tensor, width: int, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """Split [B, S, heads·K] into [B, heads, S, K]; `norm`, if any, is over all heads or one."""
         if norm is not None and self.qk_norm == "full":
             x_BSW = norm(x_BSW)
-        x = self._by_head(x_BSW, self.head_dim).transpose(1, 2)
+        x = self._by_head(x_BSW, width).transpose(1, 2)
         return norm(x) if norm is not None and self.qk_norm != "full" else x
 
     def _by_head(self, x_BSW: Tensor, width: int) -> Tensor:

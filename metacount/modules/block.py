@@ -25,9 +25,10 @@ from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Make the self-attention of block `index`."""
-    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    stack, positions = spec.last_stack, spec.positions
+    windowed, norms = spec.is_windowed_layer(index), stack.norms
+    part = stack.attention_of(windowed)
     assert not isinstance(part, parts.NoAttention)  # of a block that has one
-    windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
@@ -58,7 +59,7 @@ def make_cross_attention(spec: ModelSpec) -> Attention:
     """Make cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
     part = spec.last_stack.attention
     assert isinstance(part, parts.Attention)  # the spec requires it
-    bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
+    bare = altered(part, qk_norm="none", sinks=False, output_gate=False, head_gate="none")
     return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
 
 
@@ -152,6 +153,8 @@ class Block(nn.Module):
     the same structure and cost.
     """
 
+    layer_scalar: Tensor | None
+
     def __init__(self, spec: ModelSpec, index: int, *, cross: bool = False) -> None:
         super().__init__()
         stack = spec.last_stack
@@ -222,6 +225,8 @@ class Block(nn.Module):
         stack = spec.last_stack
         inputs, norms = stack.layer_inputs, stack.norms
         self.altup = self.laurel = self.per_layer_input = None
+        one = torch.ones(1) if stack.layer_scalar else None
+        self.register_buffer("layer_scalar", one)
         if stack.altup is not None:
             self.altup = AltUp(stack.altup, spec.d_model, norms=norms, scaled=inputs is not None)
         if stack.laurel is not None:
@@ -299,7 +304,8 @@ class Block(nn.Module):
             return x_BSD, self._scaled(beside_BSD)
         own = self.per_layer_input
         if self.altup is None:
-            return x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+            x_BSD = x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+            return x_BSD if self.layer_scalar is None else x_BSD * self.layer_scalar
         corrected_ABSD = self.altup.correct(copies_ABSD, x_BSD)
         if own is None:
             return corrected_ABSD

@@ -48,6 +48,26 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else x * factor
 
 
+class XIelu(nn.Module):
+    """α_p·x² where x > 0, else α_n·(e^x - 1 - x), and x/2: Huang and Schlag 2024, arXiv:2411.13010.
+
+    Both α are learned, and positive: softplus of what is stored, for α_n 1/2 more.
+    """
+
+    BETA, EPS = 0.5, -1e-6  # e^x - 1 loses its digits closer to 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        start = torch.tensor([0.8 - self.BETA, 0.8]).expm1().log()  # both α are 0.8
+        self.alpha_n, self.alpha_p = (nn.Parameter(value) for value in start.chunk(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply xIELU elementwise."""
+        above = x.square() * F.softplus(self.alpha_p)
+        below = (x.clamp(max=self.EPS).expm1() - x) * (self.BETA + F.softplus(self.alpha_n))
+        return torch.where(x > 0, above, below) + self.BETA * x
+
+
 class FeedForward(nn.Module):
     """down(act(up(x))): Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our M."""
 
@@ -59,11 +79,15 @@ class FeedForward(nn.Module):
         self.scale = part.scale
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
+        self.act_fn = XIelu() if part.activation == "xielu" else None
 
     def forward(self, x_BSD: Tensor, *, adapters: nn.ModuleDict | None = None) -> Tensor:
         """Map [B, S, D] to [B, S, D]; an adapter `up` adds to the up projection."""
         up_BSM = adapted(self.up_proj(x_BSD), x_BSD, "up", adapters)
-        hidden_BSM = activate(up_BSM, self.activation, self.swish_beta)
+        if self.act_fn is not None:
+            hidden_BSM = self.act_fn(up_BSM)
+        else:
+            hidden_BSM = activate(up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
 
 

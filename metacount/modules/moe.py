@@ -49,7 +49,10 @@ class Router(nn.Module):
         self.proj = Linear(d_model, part.n_scores, bias=part.router_bias)
         self.e_score_correction_bias: Tensor | None
         bias = torch.zeros(part.n_scores) if part.selection_bias else None
-        self.register_buffer("e_score_correction_bias", bias)
+        if part.bias_is_param and bias is not None:
+            self.e_score_correction_bias = nn.Parameter(bias)
+        else:
+            self.register_buffer("e_score_correction_bias", bias)
 
     def forward(self, x_ND: Tensor) -> Routing:
         """Route tokens [N, D] to experts, each with a weight; scores in float32 or wider."""

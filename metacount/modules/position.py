@@ -104,11 +104,22 @@ def longrope(
     return plain / plain.new_tensor(chosen)
 
 
+def proportional(
+    plain: Tensor, _width: int, _theta: float, scaling: RopeScaling, _length: int
+) -> Tensor:
+    """Turn the first `share` of the pairs alone, the fast ones; the others stay (Gemma 4)."""
+    assert scaling.share is not None  # the part requires it
+    turned = plain / (1.0 if scaling.factor is None else scaling.factor)
+    n_turned = int(scaling.share * 2 * len(plain) // 2)
+    return turned * (torch.arange(len(plain), device=plain.device) < n_turned)
+
+
 KINDS: dict[str, Callable[[Tensor, int, float, RopeScaling, int], Tensor]] = {
     "linear": linear,
     "dynamic": dynamic,
     "llama3": llama3,
     "yarn": yarn,
+    "proportional": proportional,
     "longrope": longrope,
 }
 

@@ -62,9 +62,9 @@ def _attention(mixer: Attention | LatentAttention | NoAttention) -> dict[str, st
             "self_attn.o_proj": "rowwise",
         }
     found = {"self_attn": "shared_input", "self_attn.o_proj": "rowwise"}
-    found |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkv"}
+    found |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkvg"}
     found |= {f"self_attn.{letter}_norm": "replicated_with_grad_allreduce" for letter in "qk"}
-    if isinstance(mixer, Attention) and mixer.sinks:
+    if isinstance(mixer, Attention) and (mixer.sinks or mixer.of_layer(True).sinks):
         found["self_attn.core"] = "local_params"
     return found
 
@@ -75,6 +75,7 @@ def _feed_forward(name: str) -> dict[str, str]:
         f"{name}.gate_proj": "colwise",
         f"{name}.up_proj": "colwise",
         f"{name}.down_proj": "rowwise",
+        f"{name}.act_fn": "replicated_with_grad_allreduce",
     }
 
 
@@ -140,7 +141,8 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
         )
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
-    sizes = [("tp", "n_heads", spec.n_heads), ("tp", "n_kv_heads", spec.n_kv_heads)]
+    names = ("n_heads", "n_kv_heads", "n_heads_windowed", "n_kv_heads_windowed")
+    sizes = [("tp", name, getattr(spec, name)) for name in names]
     if mixture is not None:
         sizes.append(("ep", "n_experts", mixture.n_experts))
         sizes.append(("tp", "d_ff_expert", mixture.d_ff if mesh.ep == 1 else None))

@@ -7,6 +7,7 @@ from metacount.frozen import frozen
 from metacount.spec.field import (
     MAX_LAYERS,
     MAX_TOKENS,
+    altered,
     at_most,
     choice,
     divides,
@@ -17,6 +18,10 @@ from metacount.spec.field import (
     size,
     where,
 )
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @frozen
@@ -113,8 +118,15 @@ class BlockIndexer(IndexHeads):
 
 @part
 class Window:
-    """Layers that see the last positions only, and which layers these are."""
+    """Layers that see the last positions only, which layers these are, and their own heads.
 
+    What is None is as in layers that see everything. With `sinks` they alone have some.
+    """
+
+    n_heads: int | None = size("n_heads_windowed", default=None)
+    n_kv_heads: int | None = size("n_kv_heads_windowed", default=None)
+    head_dim: int | None = size("head_dim_windowed", default=None)
+    sinks: bool = flag("sinks_windowed", default=False)
     size: int = size("window", most=MAX_TOKENS)
     kind: str = choice("window_kind", "sliding", "chunked", default="sliding")
     pattern: str = pattern("window_pattern", "L windowed, G global", "LLLLLG", default="L")
@@ -124,6 +136,12 @@ class Window:
         if self.size < 2:
             rule = "must be at least 2 (a token and one before it)"
             raise SpecError("window", rule, self.size, f"choose 2 to {MAX_TOKENS}")
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What the attention of these layers has otherwise, by name."""
+        names = ("n_heads", "n_kv_heads", "head_dim", "sinks")
+        return {n: value for n in names if (value := getattr(self, n)) not in (None, False)}
 
     @property
     def law(self) -> Law:
@@ -157,6 +175,7 @@ class Attention(Heads):
 
     n_kv_heads: int = size("n_kv_heads")
     head_dim: int = size("head_dim")
+    v_head_dim: int | None = size("value_head_dim", default=None)
     q_bias: bool = flag("q_bias", default=False)
     k_bias: bool = flag("k_bias", default=False)
     v_bias: bool = flag("v_bias", default=False)
@@ -165,14 +184,48 @@ class Attention(Heads):
     out_scale: float = number("attention_out_scale", default=1.0)
     sinks: bool = flag("attention_sinks", default=False)
     output_gate: bool = flag("output_gate", default=False)
+    head_gate: str = choice("head_gate", "none", "sigmoid", "softplus", default="none")
     indexer: BlockIndexer | None = where("index_block_len", BlockIndexer, default=None)
     v_norm: bool = flag("v_norm", default=False)
+    values_of_keys: bool = flag("values_of_keys", default=False)
     n_kv_shared_layers: int = size("n_kv_shared_layers", default=0, least=0, most=MAX_LAYERS)
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's values: as wide as its keys unless said."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    def of_layer(self, windowed: bool) -> Attention:
+        """Return the attention of a layer that sees a window only, or everything."""
+        if not windowed or self.window is None or not self.differs:
+            return self
+        return altered(self, **self.window.own, values_of_keys=False)
+
+    @property
+    def differs(self) -> bool:
+        """Whether layers with a window, where there are some, have other heads than the others."""
+        return self.window is not None and (bool(self.window.own) or self.values_of_keys)
 
     def check(self) -> None:
         """Raise `SpecError` unless the query heads fall into groups, those of an index, too."""
-        at_most("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
-        divides("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        near = {} if self.window is None else self.window.own
+        for windowed in (False, True) if near else (False,):
+            each = self.of_layer(windowed)
+            kv, all_heads = (
+                f"{name}_windowed" if windowed and name in near else name
+                for name in ("n_kv_heads", "n_heads")
+            )
+            at_most(kv, each.n_kv_heads, all_heads, each.n_heads)
+            divides(kv, each.n_kv_heads, all_heads, each.n_heads)
+        if self.sinks and "sinks" in near:
+            rule = "has no meaning beside attention_sinks, which all layers have"
+            raise SpecError("sinks_windowed", rule, True, "leave it out")
+        if self.values_of_keys and self.v_head_dim is not None:
+            rule = "has no meaning with values_of_keys, which makes them as wide as keys"
+            raise SpecError("value_head_dim", rule, self.v_head_dim, "leave it out")
+        if self.output_gate and self.head_gate != "none":
+            rule = "is not defined beside output_gate"
+            raise SpecError("head_gate", rule, self.head_gate, "choose none")
         index = self.indexer
         if index is not None:
             at_most("index_local_blocks", index.local_blocks, "index_top_blocks", index.top_blocks)

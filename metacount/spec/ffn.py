@@ -42,6 +42,7 @@ class FeedForward:
         "sigmoid",
         "identity",
         "clamped_swiglu",
+        "xielu",
     )
     gated: bool = flag("gated", default=REQUIRED)
     bias: bool = flag("ffn_bias", default=False)
@@ -73,6 +74,8 @@ class FeedForward:
         if self.activation == "clamped_swiglu" and not self.gated:
             rule = "clamped_swiglu is a gated form"
             raise SpecError("activation", rule, "clamped_swiglu", "set gated")
+        if self.activation == "xielu" and self.gated:
+            raise SpecError("activation", "xielu is no gated form", "xielu", "set gated to false")
         if self.activation == "identity" and not self.gated:
             rule = "identity without a gate is one linear map"
             raise SpecError("activation", rule, "identity", "set gated (bilinear)")
@@ -172,6 +175,7 @@ class Mixture:
     )
     router_bias: bool = flag("router_bias", default=False)
     selection_bias: bool = flag("selection_bias", default=False)
+    bias_is_param: bool = flag("selection_bias_param", default=False)
     groups: Groups | None = where(
         "n_groups", Groups, without="without groups of experts", default=None
     )
@@ -183,6 +187,9 @@ class Mixture:
     def check(self) -> None:
         """Raise `SpecError` for a choice that the router cannot make."""
         at_most("top_k", self.top_k, "n_experts", self.n_experts)
+        if self.bias_is_param and not self.selection_bias:
+            rule = "has no meaning without selection_bias"
+            raise SpecError("selection_bias_param", rule, True, "leave it out")
         if self.mixer_jitter is not None:
             self._check_mixer()
         if self.groups is not None:

@@ -32,6 +32,7 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dynamic": (("factor", "n_trained"), ()),
     "llama3": (("factor", "n_trained", "low_freq_factor", "high_freq_factor"), ()),
     "yarn": (("factor", "n_trained"), ("beta_fast", "beta_slow", "truncate", "attention_factor")),
+    "proportional": (("share",), ("factor",)),
     "longrope": (("n_trained", "short_factors", "long_factors"), ("attention_factor",)),
 }
 
@@ -53,6 +54,7 @@ class RopeScaling:
     truncate: bool = True  # the ramp of yarn starts and ends at whole dimensions
     short_factors: tuple[float, ...] | None = None  # one for each pair of rotated values
     long_factors: tuple[float, ...] | None = None
+    share: float | None = None  # of the pairs that turn, the fast ones
     attention_factor: float = 1.0  # on queries and keys alike, so squared in the scores
 
     def __post_init__(self) -> None:
@@ -186,6 +188,7 @@ class Rotation:
     """RoPE of the windowed layers, where it differs (Gemma 3)."""
 
     theta: float = number("rope_theta_windowed", default=None)
+    rotary_dim: int | None = size("rotary_dim_windowed", default=None)
     scaling: RopeScaling | None = record("rope_scaling_windowed", RopeScaling, default=None)
 
 
@@ -209,6 +212,12 @@ class Rope:
     def law(self) -> Law:
         """Which layers rotate."""
         return Law() if self.nope_every is None else Law(every=self.nope_every, but=True)
+
+    def width_of(self, windowed: bool, head_dim: int) -> int:
+        """Count the values that are rotated of a head of a layer that sees a window, or all."""
+        own = self.windowed.rotary_dim if windowed and self.windowed is not None else None
+        width = self.rotary_dim if own is None else own
+        return head_dim if width is None else width
 
     def of_layer(self, windowed: bool) -> tuple[float, RopeScaling | None]:
         """Return the theta and scaling of a layer that sees a window only, or everything."""

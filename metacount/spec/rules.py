@@ -55,6 +55,10 @@ def check_model(spec: ModelSpec) -> None:
         for name, value in (("gate_scale", part.gate_scale), ("ffn_scale", part.scale)):
             if value != 1.0:
                 raise SpecError(name, "has no meaning for experts", value, "leave it out")
+    transform = spec.head is not None and spec.head.transform is not None
+    if part is not None and part.activation == "xielu" and (stack.mixture or transform):
+        rule = "xielu is not defined for experts and before a head"
+        raise SpecError("activation", rule, "xielu", "choose another")
     _check_window(spec, stack)
     _check_mixture(spec, stack)
     if spec.has_encoder and placement in ("parallel", "parallel_two"):
@@ -110,6 +114,7 @@ def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
         if isinstance(positions, Rope):
             given = {
                 "rotary_dim": positions.rotary_dim,
+                "rotary_dim_windowed": positions.windowed and positions.windowed.rotary_dim,
                 "nope_every": positions.nope_every,
                 "query_growth": positions.growth,
             }
@@ -133,7 +138,13 @@ def _check_window(spec: ModelSpec, stack: Stack) -> None:
         if isinstance(spec.positions, Rope) and spec.positions.windowed is not None:
             theta = spec.positions.windowed.theta
             raise SpecError("rope_theta_windowed", "has no meaning without a window", theta)
-    elif spec.kind == "prefix-decoder":
+        return
+    if stack.windows_differ and not window.own:
+        _check_beside(spec, "values_of_keys", True, BESIDE_WINDOWED)
+    for name, value in window.own.items():
+        field = f"{name}_windowed"
+        _check_beside(spec, field, value, BESIDE_WINDOWED)
+    if spec.kind == "prefix-decoder":
         raise SpecError("window", "is not defined for a prefix-decoder", window.size)
     elif spec.kind != "decoder" and window.kind == "chunked":
         raise SpecError("window_kind", "chunked needs a decoder", "chunked", "choose sliding")
@@ -182,22 +193,32 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
         return
     mixer = stack.attention
     assert not isinstance(mixer, NoAttention)  # RoPE without attention was refused
-    rotated = mixer.qk_rope_head_dim if isinstance(mixer, LatentAttention) else mixer.head_dim
-    if isinstance(mixer, Attention):
-        rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
-        if rotated > mixer.head_dim:
-            rule, remedy = (
-                f"must be at most head_dim = {mixer.head_dim}",
-                f"choose 2 to {mixer.head_dim}",
-            )
-            raise SpecError("rotary_dim", rule, rotated, remedy)
-        if rotated % 2:
-            name = "head_dim" if positions.rotary_dim is None else "rotary_dim"
-            remedy = f"choose {rotated + 1}, or an even rotary_dim"
-            raise SpecError(name, "must be even for RoPE", rotated, remedy)
-    _check_pairs("rope_scaling", positions.scaling, rotated)
-    if positions.windowed is not None:
-        _check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
+    for windowed in (False, True):
+        if isinstance(mixer, LatentAttention):
+            rotated = mixer.qk_rope_head_dim
+        else:
+            rotated = _rotated_width(positions, mixer, windowed)
+        if not windowed:
+            _check_pairs("rope_scaling", positions.scaling, rotated)
+        elif positions.windowed is not None:
+            _check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
+
+
+def _rotated_width(positions: Rope, mixer: Attention, windowed: bool) -> int:
+    """Return how many values of a head are rotated; raise `SpecError` for none that a head has."""
+    head_dim = mixer.of_layer(windowed).head_dim
+    rotated = positions.width_of(windowed, head_dim)
+    own = windowed and positions.windowed is not None and positions.windowed.rotary_dim is not None
+    name = "rotary_dim_windowed" if own else "rotary_dim"
+    of_head = "head_dim" if head_dim == mixer.head_dim else "head_dim_windowed"
+    if rotated > head_dim:
+        rule, remedy = f"must be at most {of_head} = {head_dim}", f"choose 2 to {head_dim}"
+        raise SpecError(name, rule, rotated, remedy)
+    if rotated % 2:
+        remedy = f"choose {rotated + 1}, or an even {name}"
+        field = of_head if not own and positions.rotary_dim is None else name
+        raise SpecError(field, "must be even for RoPE", rotated, remedy)
+    return rotated
 
 
 def _check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
@@ -222,6 +243,8 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * head * max(d, mixer.q_lora_rank or 0)
     elif isinstance(mixer, Attention):
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
+        near = mixer.of_layer(True)
+        sizes["n_heads_windowed"] = near.n_heads, near.n_heads * near.head_dim * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff
         if mixture.zero is not None and mixture.zero.rows:
@@ -351,6 +374,8 @@ BESIDE_SHARED = {
     "attention": "gqa",
     "qk_norm": "none",
     "output_gate": False,
+    "head_gate": "none",
+    "value_head_dim": None,
     "attention_sinks": False,
     "window": None,
     "attention_out_scale": 1.0,
@@ -358,6 +383,7 @@ BESIDE_SHARED = {
     "residual_scale": 1.0,
     "residual_weight": 1.0,
     "n_experts": None,
+    "values_of_keys": False,
 }
 
 
@@ -404,6 +430,8 @@ AROUND: dict[str, object] = {
     "d_per_layer": None,
     "n_kv_shared_layers": 0,
     "v_norm": False,
+    "values_of_keys": False,
+    "layer_scalar": False,
     "d_ff_second": None,
     "activation_sparsity": None,
 }
@@ -436,6 +464,15 @@ BESIDE_WIDTHS: dict[str, tuple[object, ...]] = {
     "n_mtp_layers": (None,),
     "kind": ("decoder",),
 }
+# The same of heads that layers with a window have for themselves.
+BESIDE_WINDOWED: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "attention": ("gqa",),
+    "mixer_pattern": ("A",),
+    "position": ("rope", "none"),
+    "nope_every": (None,),
+    "index_block_len": (None,),
+}
 # The same of prediction modules.
 BESIDE_PREDICTION: dict[str, tuple[object, ...]] = {
     "kind": ("decoder",),
@@ -455,7 +492,7 @@ def beyond_branches(spec: ModelSpec) -> str:
 
 def _check_altup(spec: ModelSpec, stack: Stack) -> None:
     """Raise `SpecError` for what does not go with what Gemma 3n has around and in its blocks."""
-    for name in ("n_altup_inputs", "laurel_rank", "d_per_layer"):
+    for name in ("n_altup_inputs", "laurel_rank", "d_per_layer", "layer_scalar"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_STREAMS)
     for name in ("d_ff_second", "activation_sparsity"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_WIDTHS)

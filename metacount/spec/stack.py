@@ -178,6 +178,7 @@ class Stack:
     laurel: Laurel | None = where("laurel_rank", Laurel, default=None)
     layer_inputs: LayerInputs | None = where("d_per_layer", LayerInputs, default=None)
     norms: Norms = always(Norms)
+    layer_scalar: bool = flag("layer_scalar", default=False)
 
     @property
     def uniform(self) -> bool:
@@ -213,6 +214,16 @@ class Stack:
         mixer = self.attention
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
         return bool(lent and index >= self.n_layers - lent)
+
+    def attention_of(self, windowed: bool) -> Attention | LatentAttention | NoAttention:
+        """Return the attention of a layer that sees a window only, or everything."""
+        part = self.attention
+        return part.of_layer(windowed) if isinstance(part, Attention) else part
+
+    @property
+    def windows_differ(self) -> bool:
+        """Whether layers with a window have other heads than those that see everything."""
+        return isinstance(self.attention, Attention) and self.attention.differs
 
     @property
     def windowed(self) -> Law | None:

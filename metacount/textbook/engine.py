@@ -55,6 +55,9 @@ def reserved_cache(spec: ModelSpec, run: Workload, engine: str, kv_dtype: str) -
     if recurrent_layers(spec):
         why = "has no rule here for recurrent states, whose pages vLLM makes one with attention's"
         raise SpecError("engine", why, engine, "leave it out: kv_cache_bytes and state_bytes")
+    if spec.last_stack.windows_differ:
+        why = "has no rule here for pages of layers whose heads are not alike"
+        raise SpecError("engine", why, engine, "leave it out: kv_cache_bytes")
     block = LATENT_BLOCK if isinstance(spec.last_stack.attention, LatentAttention) else BLOCK
     kinds = [n for n in map(int, caching_layers(spec)) if n]
     least, most = min(kinds), max(kinds)

@@ -47,7 +47,7 @@ NO_COUNTS = (
     "activation_sparsity",
     "sparsity_pattern",
 )
-ONE_WIDTH = ("d_ff_pattern", "M")
+ABSENT = (("d_ff_pattern", "M"), ("head_gate", "none"))
 SIZES = frozenset(LIMITS) - {*NO_COUNTS}
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 SHOWN = 8  # conditions on a screen
@@ -64,7 +64,7 @@ def structure(spec: ModelSpec) -> str:
     """
     words = []
     for name, value in spec.to_dict().items():
-        if name in NO_COUNTS or isinstance(value, float) or (name, value) == ONE_WIDTH:
+        if name in NO_COUNTS or isinstance(value, float) or (name, value) in ABSENT:
             continue
         if name in SIZES:
             value = bool(value) and not (name == "moe_every" and value == 1)

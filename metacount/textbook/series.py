@@ -112,6 +112,10 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
     if isinstance(mixer, NoAttention):
         rule = "is none: there are no keys and values"
         raise SpecError("attention", rule, "none", "choose a model with attention")
+    if mixer.window is not None and mixer.window.own:
+        name, value = next(iter(mixer.window.own.items()))
+        rule = "leaves layers whose heads are not alike: no kind of attention is that of all"
+        raise SpecError(f"{name}_windowed", rule, value, "choose another model")
     h = mixer.n_heads
     if isinstance(mixer, LatentAttention):
         width, own = mixer.v_head_dim, "MLA"

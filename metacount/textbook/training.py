@@ -304,7 +304,7 @@ MIXERS = {
     "S": "recurrent behind a shared block",
     "N": "no mixer",
 }
-OTHERWISE = ("without rotation", "without a first norm", "with an index")
+OTHERWISE = ("without rotation", "without a first norm", "with a window", "with an index")
 FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
 
 
@@ -323,18 +323,20 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     rotates = isinstance(positions, Rope) and positions.nope_every is not None
     index = getattr(last.attention, "indexer", None)
     some_index = isinstance(index, BlockIndexer) and len({*index.law.sequence(last.n_layers)}) > 1
-    found: dict[tuple[bool, str, str, bool, bool, bool], tuple[int, Stack, int]] = {}
+    found: dict[tuple[bool, str, str, tuple[bool, ...]], tuple[int, Stack, int]] = {}
     for stack in spec.stacks:
         for i in range(stack.n_layers):
             mixer = last.mixer_of(i)
             unrotated = rotates and mixer in WITH_ATTENTION and not spec.has_rope_layer(i)
             without_norm = i == 0 and not last.norms.first
+            near = last.windows_differ and spec.is_windowed_layer(i)
             indexed = some_index and spec.has_index_layer(i)
-            key = (stack is spec.decoder, mixer, last.ffn_of(i), unrotated, without_norm, indexed)
+            flags = (unrotated, without_norm, near, indexed)
+            key = (stack is spec.decoder, mixer, last.ffn_of(i), flags)
             number, first, index_of_first = found.get(key, (0, stack, i))
             found[key] = number + 1, first, index_of_first
     kinds = {}
-    for (of_decoder, mixer, ffn, *others), numbers in found.items():
+    for (of_decoder, mixer, ffn, others), numbers in found.items():
         words = ["decoder" if of_decoder else "encoder"] if spec.has_encoder else []
         words += [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
         words += [word for word, holds in zip(OTHERWISE, others, strict=True) if holds]
@@ -422,7 +424,7 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
     if not isinstance(mixer, Attention):
         return 0
     copied = several(batch_size * mixer.n_kv_heads) * (mixer.n_heads - mixer.n_kv_heads)
-    return 2 * SIXTEEN * tokens * copied * mixer.head_dim
+    return SIXTEEN * tokens * copied * (mixer.head_dim + mixer.value_dim)
 
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:

@@ -23,7 +23,7 @@ from metacount.errors import InputError
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import chosen_class, made_really
 from metacount.huggingface.module.witness import shortfall
-from metacount.huggingface.weights import WeightsError, load_weights
+from metacount.huggingface.weights import COMPUTED, CONSTANTS, WeightsError, load_weights
 from metacount.measure.theirs import quiet, silent
 from metacount.measure.transformers_private import use_fused_attention, use_plain_experts
 from metacount.modules.block import Block
@@ -147,13 +147,12 @@ def randomise(module: nn.Module, seed: int) -> None:
     """Give a module weights none of which is zero, one or equal to another."""
     generator = torch.Generator().manual_seed(seed)
     stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    stored = {name: t for name, t in stored.items() if name in module.state_dict()}
-    stored.pop("final_logits_bias", None)  # BART's, which is zero in every checkpoint
-    # MiniMax's decays, which follow from sizes
-    decays = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-    stored = {name: t for name, t in stored.items() if not name.endswith(decays)}
+    given = module.state_dict().keys()  # but what sizes give, and what is one number everywhere
+    fixed = (*COMPUTED, *CONSTANTS)
     with torch.no_grad():
-        for tensor in stored.values():
+        for name, tensor in stored.items():
+            if name not in given or name.endswith(fixed):
+                continue
             noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
             if tensor.dim() == 1:
                 tensor.copy_(0.8 + 0.3 * noise)

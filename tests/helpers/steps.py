@@ -69,7 +69,7 @@ def without_formula(spec: ModelSpec, attention: str) -> bool:
         return True
     if attention == "eager" or isinstance(part, NoAttention):
         return False
-    sinks = isinstance(part, Attention) and part.sinks
+    sinks = isinstance(part, Attention) and (part.sinks or part.of_layer(True).sinks)
     if part.softcap or sinks or part.indexer is not None:
         return True
     if attention == "sdpa":
@@ -77,5 +77,9 @@ def without_formula(spec: ModelSpec, attention: str) -> bool:
     if isinstance(part, LatentAttention):  # values of one number, or wider than the keys
         keys = part.qk_nope_head_dim + part.qk_rope_head_dim
         return part.v_head_dim == 1 or part.v_head_dim > keys
+    if isinstance(part, Attention) and part.v_head_dim is not None:
+        near = part.of_layer(True)
+        if part.v_head_dim > min(part.head_dim, near.head_dim) or part.v_head_dim == 1:
+            return True
     masked = spec.kind == "prefix-decoder" or spec.window_kind == "chunked"
     return masked or spec.position in ("alibi", "t5", "transformer_xl")

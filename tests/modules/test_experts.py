@@ -16,7 +16,7 @@ from torch import Tensor
 from metacount.modules import MixtureOfExperts, Model, Visibility, gated_d_ff, load_balancing_loss
 from metacount.modules import moe as moe_file
 from metacount.modules.build import build
-from metacount.modules.ffn import gate
+from metacount.modules.ffn import XIelu, gate
 from metacount.modules.moe import Routing
 from metacount.spec.ffn import SharedExperts, ZeroExperts
 
@@ -154,6 +154,13 @@ def test_groups_by_hand() -> None:
         chosen[group_score] = router(logits).chosen_Nk.tolist()
     # max: 5 wins. top2_sum: sigmoid(4) + sigmoid(3) = 1.935, before 1.721 and 1.493
     assert chosen == {"max": [[0, 1]], "top2_sum": [[2, 3]]}
+
+
+def test_xielu_by_hand() -> None:
+    """Both α are 0.8 at first: 0.8·x² + x/2 above 0, 0.8·(e^x - 1 - x) + x/2 below."""
+    x = torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64)
+    expected = torch.tensor([3.2 + 1, 0.8 / math.e - 0.5, 0.0], dtype=torch.float64)
+    assert (XIelu().double()(x) - expected).abs().max() < 1e-6  # e^x near 0
 
 
 def test_clamped_swiglu_by_hand() -> None:

@@ -172,8 +172,8 @@ def test_a_file_names_all_that_it_lacks(tmp_path: Path) -> None:
     said = (
         "missing: n_layers (a number), vocab_size (a number), position (none, learned, sinusoidal, "
         "rope, alibi, t5 or transformer_xl), n_heads (a number), n_kv_heads (a number), head_dim "
-        "(a number), activation (relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity or "
-        "clamped_swiglu), gated (true or false), d_ff (a number)"
+        "(a number), activation (relu, gelu, gelu_tanh, silu, relu2, sigmoid, "
+        "identity, clamped_swiglu or xielu), gated (true or false), d_ff (a number)"
     )
     with pytest.raises(InputError, match=re.escape(said)):
         find_model(str(file))

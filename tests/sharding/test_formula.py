@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from helpers.allocations import Alive
 from helpers.release import chosen, daily, one_day_in
-from helpers.sharding_specs import ALL, ENCODERS, HYBRIDS, SPECS
-from helpers.sharding_told import as_told, job
+from helpers.sharding_specs import ALL, ENCODERS, HYBRIDS, SPECS, as_told, job
 
 import metacount
 from metacount.errors import InputError, SpecError

@@ -7,8 +7,7 @@ from typing import Any
 
 from helpers.random_models import changed
 from helpers.release import ONLY
-from helpers.sharding_specs import SPECS
-from helpers.sharding_told import as_told
+from helpers.sharding_specs import SPECS, as_told
 from helpers.structures import with_logits
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st

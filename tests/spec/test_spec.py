@@ -29,6 +29,7 @@ BOTH = DENSE | {"kind": "encoder-decoder", "n_encoder_layers": 2, "position": "t
 BOTH |= {"max_distance": 23}
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
+NEAR = DENSE | {"window": 5}
 BLOCKS = {"index_block_len": 4, "index_top_blocks": 3, "index_local_blocks": 1, "n_index_heads": 2}
 BLOCKS |= {"index_head_dim": 10}
 INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
@@ -158,7 +159,30 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"kind": "prefix-decoder", "window": 5}, "window is not defined for a prefix-decoder"),
     (ENCODER, {"window": 5, "window_kind": "chunked"}, "window_kind chunked needs a decoder: got"),
     (BOTH, {"window": 5}, "window is not defined for an encoder-decoder: got 5; leave window out"),
+    # heads of layers with a window alone
+    (DENSE, {"n_heads_windowed": 4}, "n_heads_windowed has no meaning without a window: got 4"),
+    (NEAR, {"n_heads_windowed": 5}, "n_kv_heads must divide n_heads_windowed: 5 % 2 = 1: got 2; c"),
+    (NEAR, {"n_kv_heads_windowed": 4}, "n_kv_heads_windowed must divide n_heads: 6 % 4 = 2: got 4"),
+    (NEAR, {"head_dim_windowed": 5}, "head_dim_windowed must be even for RoPE: got 5; choose 6, o"),
+    (NEAR, {"head_dim_windowed": 6, "rotary_dim": 8},
+     "rotary_dim must be at most head_dim_windowed = 6: got 8; choose 2 to 6"),
+    (NEAR, {"rope_theta_windowed": 7.0, "rotary_dim_windowed": 12},
+     "rotary_dim_windowed must be at most head_dim = 10: got 12; choose 2 to 10"),
+    (NEAR, {"sinks_windowed": True, "attention_sinks": True},
+     "sinks_windowed has no meaning beside attention_sinks, which all layers have: got True; le"),
+    (NEAR, {"head_dim_windowed": 8, "nope_every": 2},
+     "nope_every of a model with head_dim_windowed is left out: got 2; leave nope_every out, or"),
+    (NEAR, {"values_of_keys": True, "kind": "encoder"},
+     "kind of a model with values_of_keys is decoder: got 'encoder'; choose decoder, or leave val"),
+    (NEAR, {"values_of_keys": True, "value_head_dim": 4},
+     "value_head_dim has no meaning with values_of_keys, which makes them as wide as keys: got 4"),
+    (DENSE, {"output_gate": True, "head_gate": "sigmoid"},
+     "head_gate is not defined beside output_gate: got 'sigmoid'; choose none"),
+    (MOE, {"selection_bias_param": True},
+     "selection_bias_param has no meaning without selection_bias: got True; leave it out"),
     # feed-forward and experts
+    (DENSE, {"activation": "xielu", "gated": True}, "activation xielu is no gated form"),
+    (MOE, {"activation": "xielu", "gated": False}, "activation xielu is not defined for experts"),
     (DENSE, {"activation": "clamped_swiglu", "gated": False}, "activation clamped_swiglu is a gat"),
     (DENSE, {"activation": "identity", "gated": False}, "activation identity without a gate is on"),
     (DENSE, {"activation": "gelu", "swish_beta": 2}, "swish_beta belongs to activation silu: got"),

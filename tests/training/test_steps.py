@@ -105,6 +105,7 @@ CHANGED: dict[str, list[Changes]] = {
         # feed-forward and norms
         *changes_of("""
             swish_beta=1.7; swish_beta=1.7 gated=false; activation="identity"
+            activation="xielu" gated=false
             activation="clamped_swiglu"; norm="layernorm" norm_bias=true; norm_affine=false
             norm_unit_offset=true; qk_norm="head"; qk_norm="full"; qk_norm="l2"
             norm="layernorm" norm_bias=true qk_norm="layernorm"
@@ -122,7 +123,16 @@ CHANGED: dict[str, list[Changes]] = {
             output_gate=true n_heads=1 n_kv_heads=1
             output_gate=true n_heads=1 n_kv_heads=1 position="none"
             q_bias=true k_bias=true v_bias=true o_bias=true
+            value_head_dim=3; value_head_dim=5 n_kv_heads=6; head_gate="sigmoid"
+            head_gate="softplus"; head_gate="softplus" n_heads=1 n_kv_heads=1
         """),
+        # layers with a window that have other heads
+        *changes_of(
+            """value_head_dim=7 head_gate="softplus"
+            sinks_windowed=true rope_theta_windowed=9.0 rotary_dim_windowed=2""",
+            **{"window": 3, "window_pattern": "LG", "n_layers": 3, "n_heads_windowed": 4},
+            **{"n_kv_heads_windowed": 4, "head_dim_windowed": 6},
+        ),
         *(T5, {**T5, "window": 3}, GROWTH, {**GROWTH, "output_gate": True, "n_heads": 2}),
         {"query_growth": {**LAW, "nope_only": True}, "nope_every": 2, "n_layers": 2},
         MLA,
@@ -136,6 +146,7 @@ CHANGED: dict[str, list[Changes]] = {
             """swish_beta=1.7; activation="identity"; activation="clamped_swiglu"; top_k=1
             router="softmax_renorm"; router="topk_softmax"; router="sigmoid"; expert_bias=true
             router="sigmoid_renorm" selection_bias=true routed_scale=2.5; router_bias=true
+            router="sigmoid" selection_bias=true selection_bias_param=true
             router_scales_input=true; router="sigmoid" router_scales_input=true
             n_experts=6 n_groups=3 top_groups=2; n_zero_experts=2; n_dense_layers=1 d_ff=17
             n_experts=6 n_groups=3 top_groups=2 group_score="max" """,

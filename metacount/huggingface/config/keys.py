@@ -30,6 +30,7 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
     "sigmoid": "sigmoid",
     "linear": "identity",
 }

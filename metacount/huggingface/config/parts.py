@@ -134,7 +134,10 @@ def sizes(keys: Keys, _: Json) -> Json:
         head_dim = divided("num_attention_heads", d_model, n_heads)
     else:
         given = nullable_size(keys, "head_dim")
-        head_dim = max(1, d_model // n_heads) if given is None else given
+        if given is None and d_model < n_heads:  # transformers makes heads of no width
+            remedy = f"choose 1 to {d_model}, or give head_dim"
+            raise SpecError("num_attention_heads", "must leave a width", n_heads, remedy)
+        head_dim = d_model // n_heads if given is None else given
     n_kv_heads = None
     if "num_key_value_heads" in keys.defaults:
         n_kv_heads = nullable_size(keys, "num_key_value_heads")

@@ -49,6 +49,8 @@ KINDS = {
     "quantization_config": "dict|null",
     "torch_dtype": "str|null",
 }
+# Types of which head_dim, which sizes nothing, must go in pairs: transformers rotates so many.
+PAIRED = ("deepseek_v3", "longcat_flash", "youtu")
 # Types whose code reads rope_parameters as they are written, without defaults.
 READ_BY_THEMSELVES = ("cohere2_moe",)
 TYPES = {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}
@@ -149,6 +151,9 @@ def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]
         for name, kinds in rules["refuses"].items()
         if name in config and (kind := kind_of(config[name])) in kinds
     ]
+    width = config.get("head_dim")
+    if config["model_type"] in PAIRED and isinstance(width, int) and width > 4 and width % 2:
+        broken.append(f"head_dim must be even for RoPE: got {width}")
     padding = config.get("pad_token_id", rules["padding"])
     if rules["pads"] and is_number(padding) and not -spec.vocab_size <= padding < spec.vocab_size:
         broken.append(f"pad_token_id must be below the vocabulary's {spec.vocab_size}: {padding}")

@@ -21,6 +21,7 @@ TRAINED = "original_max_position_embeddings"
 AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
 # Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
+PROPORTIONAL = "proportional"  # of types that have an object for each kind of layer
 ROPE_DETAILS = words(
     "rope_type type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
     "original_max_position_embeddings max_position_embeddings beta_fast beta_slow mscale "
@@ -149,6 +150,52 @@ def rope_by_layer_type(
     return fields
 
 
+def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]]) -> Json:
+    """Read RoPE of another base, share of a head and scaling in windowed layers, from an object for
+    each kind in `rope_parameters` alone; `kinds` has the base and the share of each by default.
+
+    The window, and the heads of layers that have one, are known by now.
+    """
+    found = keys.given("rope_parameters")
+    given = None if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    read: list[Json] = []
+    letters = fields.get("window_pattern", "G")
+    for letter, (kind, (base, share)) in zip("GL", kinds.items(), strict=True):
+        if letter not in letters:
+            continue
+        if given is not None and kind not in given:
+            rule = f"must have an object for {kind}"
+            raise SpecError("rope_parameters", rule, given, "give it")
+        inner = {} if given is None else given[kind]
+        inner = _checked_object(
+            keys, "rope_parameters", inner, flat=True, types=(*ROPE_TYPES, PROPORTIONAL)
+        )
+        if given is not None and "rope_theta" not in inner:
+            raise SpecError("rope_parameters", f"must have rope_theta for {kind}", inner, "give it")
+        head_dim = fields["head_dim"] if letter == "G" else fields.get("head_dim_windowed")
+        head_dim = fields["head_dim"] if head_dim is None else head_dim
+        share = positive("partial_rotary_factor", inner.get("partial_rotary_factor", share))
+        share = 1.0 if kind_of(inner) == PROPORTIONAL else share  # which turns some of all pairs
+        read.append(
+            {
+                "rope_theta": positive("rope_theta", inner.get("rope_theta", base)),
+                "rope_scaling": scaling_of(keys, inner, nested=True),
+                "width": rotary(keys, head_dim, share, True)["rotary_dim"] or head_dim,
+                "head_dim": head_dim,
+            }
+        )
+    full, near = read[0], read[-1]
+    turned: Json = {"position": "rope", "rope_style": "half", "rope_theta": full["rope_theta"]}
+    turned |= {"rope_scaling": full["rope_scaling"]}
+    turned["rotary_dim"] = None if full["width"] == full["head_dim"] else full["width"]
+    alike = near["head_dim"] if turned["rotary_dim"] is None else turned["rotary_dim"]
+    names = ("rope_theta", "rope_scaling")
+    if near["width"] != alike or any(near[name] != full[name] for name in names):
+        turned |= {f"{name}_windowed": near[name] for name in names}
+        turned["rotary_dim_windowed"] = None if near["width"] == alike else near["width"]
+    return turned
+
+
 def rope_object(keys: Keys) -> Json:
     """Read what the config says of RoPE; the older key goes before the newer."""
     scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
@@ -157,7 +204,9 @@ def rope_object(keys: Keys) -> Json:
     return {} if value is None else _checked_object(keys, name, value, flat=True)
 
 
-def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json:
+def _checked_object(
+    keys: Keys, name: str, value: object, *, flat: bool, types: tuple[str, ...] = ROPE_TYPES
+) -> Json:
     if not isinstance(value, dict):
         raise SpecError(name, "must be an object", value, "remove it")
     known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
@@ -167,8 +216,8 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json
     if not isinstance(value.get("rope_type", ""), str):
         keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
     kind = value.get("rope_type") or value.get("type") or "default"
-    if kind not in ROPE_TYPES:
-        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
+    if kind not in types:
+        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(types)}")
     return value
 
 
@@ -242,6 +291,9 @@ def kind_of(found: Json) -> str:
 def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
     if kind == "linear":
         return {"factor": found.get("factor")}
+    if kind == PROPORTIONAL:
+        share = found.get("partial_rotary_factor", 1.0)
+        return {"share": share, "factor": found.get("factor")}
     if kind == "dynamic":
         return {"factor": found.get("factor"), "n_trained": _limit(keys)}
     trained = _trained(keys, found)

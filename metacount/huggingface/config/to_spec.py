@@ -99,7 +99,7 @@ def spec_from_config(config: Json) -> Mapped:
         f"type {name} is read by its keys: its own code is not run, and transformers has none"
     )
     try:
-        return _mapped(config, name, REMOTE[name], notes, is_remote=True)
+        return _mapped(config, name, {**REMOTE, **inside_alone()}[name], notes, is_remote=True)
     except Unmapped as error:  # nor can transformers tell
         raise SpecError(error.field, error.rule, error.value, error.remedy) from None
 
@@ -119,16 +119,25 @@ def text_from_config(config: Json) -> tuple[Json, Mapped] | None:
         return None
     text, kind = found
     family = family_of(text["model_type"], kind)
-    assert family is not None  # it is in the record
-    whole = named or config["model_type"]
-    mapped = _mapped(text, text["model_type"], family, [f"the text part of {whole}, type {kind}"])
+    inner = inside_alone().get(kind)
+    family = inner if family is None else family
+    assert family is not None  # it is in the record, or stands with its defaults
+    note = f"the text part of {named or config['model_type']}, type {kind}"
+    mapped = _mapped(text, text["model_type"], family, [note], is_remote=inner is not None)
     return text, mapped
+
+
+def inside_alone() -> dict[str, Family]:
+    """Return the types of text that transformers has inside another model alone."""
+    from metacount.huggingface.config.families.mixtures import TEXT_ROWS
+
+    return TEXT_ROWS
 
 
 def _is_remote(name: str) -> bool:
     from metacount.huggingface.config.remote import REMOTE
 
-    return name in REMOTE
+    return name in REMOTE or name in inside_alone()
 
 
 def _no_spec_of_type(name: str) -> UnmappedType:
@@ -261,6 +270,7 @@ COMPOSITES = {
     **dict.fromkeys(("lighton_ocr", "moss_transcribe_diarize", "qwen3_asr"), ("qwen3", TIED)),
     "cohere2_vision": ("cohere2", TIED),
     "gemma3": ("gemma3_text", TIED),
+    "gemma4": ("gemma4_text", TIED),
     "hyperclovax_vision_v2": ("hyperclovax", TIED),
     "kimi_k25": ("deepseek_v3", TIED),
     "lfm2_vl": ("lfm2", TIED),
@@ -282,6 +292,7 @@ COMPOSITES = {
     "qwen2_vl": ("qwen2_vl_text", EITHER),
     "qwen2_5_vl": ("qwen2_5_vl_text", EITHER),
     "llama4": ("llama4_text", INSIDE),
+    "step3p7": ("step3p5", UNTIED),
 }
 # Types of text whose layers are those of another type; the record has the defaults that differ.
 LIKE = {
@@ -317,8 +328,9 @@ def text_of(config: Json) -> tuple[Json, str] | None:
         return None
     named = inside.get("model_type", kind)
     named = OTHER_NAMES.get(named, named) if isinstance(named, str) else kind
-    kind = named if named in LIKE or named in mapped_types() else kind
-    if kind not in LIKE and kind not in mapped_types():
+    known = {*LIKE, *mapped_types(), *inside_alone()}
+    kind = named if named in known else kind
+    if kind not in known:
         return None
     text = {**inside, "model_type": LIKE.get(kind, kind)}
     for key in ("rope_scaling", "rope_parameters"):

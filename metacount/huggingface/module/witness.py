@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 # Buffers that our spec knows; others are named in the detail.
-KNOWN_BUFFERS = ("selection_bias",)
+KNOWN_BUFFERS = ("selection_bias", "layer_scalar")
 # A tower -> the words before _config of what it is built from.
 TOWERS = {"vision": ("vision", "image"), "audio": ("audio", "speech", "encoder")}
 
@@ -90,7 +90,8 @@ def module_witness(
         figures["text_active_params"] = found.text_active_params
         figures |= _tower_params(module)
     parts["by_role"], parts["active_by_role"] = found.by_role, found.active_by_role
-    parts["buffers"] = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
+    known = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
+    parts["buffers"] = {name: n for name, n in known.items() if n or name == KNOWN_BUFFERS[0]}
     details = [_who(choice), *_param_details(found)]
     if run is None:
         details.append(f"forward not measured: {failure}")

@@ -13,7 +13,7 @@ from metacount.formulas import model as formulas
 from metacount.huggingface.config.to_spec import COMPOSITES, LIKE, text_from_config
 from metacount.huggingface.module.model import build_transformers, config_class
 from metacount.huggingface.module.witness import transformers_witness
-from metacount.measure.theirs import measure_any_params
+from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.resolve import find_model, model_of
 from metacount.spec import Workload
 
@@ -26,9 +26,25 @@ HEADS = {
 }  # by default the class of the text part alone
 
 
+# Of types that transformers has inside another model alone.
+WITHIN: dict[str, dict[str, Any]] = {
+    "step3p5": {
+        **{"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12},
+        **{"intermediate_size": 72, "vocab_size": 101, "num_hidden_layers": 5, "sliding_window": 9},
+        **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        **{"share_expert_dim": 40, "attention_other_setting": {"num_attention_heads": 8}},
+        **{"rope_theta": [7.0, 5.0, 5.0, 7.0, 5.0], "moe_layers_enum": "2,3,4", "pad_token_id": 0},
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0],
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+        "num_nextn_predict_layers": 1,
+    }
+}
+
+
 def small(model_type: str, outside: dict[str, Any], inside: dict[str, Any]) -> dict[str, Any]:
     kind = COMPOSITES[model_type][0]
-    sizes = {k: v for k, v in SMALL[LIKE.get(kind, kind)].items() if k != "tie_word_embeddings"}
+    known = WITHIN[kind] if kind in WITHIN else SMALL[LIKE.get(kind, kind)]
+    sizes = {k: v for k, v in known.items() if k != "tie_word_embeddings"}
     text = {**sizes, "model_type": kind, **inside}
     named = {"architectures": [HEADS[model_type]]} if model_type in HEADS else {}
     return {"model_type": model_type, **named, "text_config": text, **outside}
@@ -59,6 +75,17 @@ def test_what_sees_or_hears_is_counted_apart(model_type: str, figure: str, tower
     found = transformers_witness(config, Workload(seq_len=8)).figures
     assert found[figure] == sum(values.values()) > 0
     assert (found["text_params"] or 0) + sum(values.values()) <= (found["params"] or 0)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_vl_moe", "step3p7"])
+def test_a_text_part_runs_like_transformers(model_type: str) -> None:
+    config, run = small(model_type, {}, {}), {"batch_size": 2, "seq_len": 24}
+    theirs = measure_any_forward(build_transformers(config)[0], Workload(**run))
+    found = text_from_config(config)
+    assert found is not None and theirs.cache is not None
+    assert theirs.prefill.matmul_flops == formulas.matmul_flops(found[1].spec, **run)
+    kept = formulas.kv_cache_bytes(found[1].spec, **run, bytes_per_value=2)
+    assert theirs.cache.kv_bytes == kept
 
 
 @pytest.mark.parametrize("kind", sorted(LIKE.keys() - {"qwen3_omni_moe_text"}))  # odd heads

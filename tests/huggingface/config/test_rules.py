@@ -126,6 +126,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
                    {"mtp_hybrid_override_pattern": "x"}, {"mtp_hybrid_override_pattern": "M*"}],
     "olmo_hybrid": [{"linear_dt_min": -0.5}, {"linear_dt_min": 0.5}],
     "glm4_moe": [{"head_dim": None}, {"head_dim": 8}],
+    "deepseek_v3 youtu": [{"head_dim": 3}, {"head_dim": 7}, {"head_dim": 8}],
+    "mellum": [{"num_mtp_layers": 2}, {"rope_parameters": {}}, {"num_nextn_predict_layers": 2}],
     "cohere2_moe": [
         {"ignore_keys_at_rope_validation": 2},
         scaled("default"),

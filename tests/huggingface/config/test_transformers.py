@@ -131,7 +131,11 @@ def test_bert_as_a_decoder_is_causal() -> None:
     check_runs(config, Workload(batch_size=2, seq_len=24))
 
 
-@pytest.mark.parametrize(("theirs", "ours"), ACTIVATIONS_READ.items())
+# xIELU learns two numbers: whole models are compared
+PLAIN = [(theirs, ours) for theirs, ours in ACTIVATIONS_READ.items() if ours != "xielu"]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PLAIN)
 def test_an_activation_is_the_function_of_its_name(theirs: str, ours: str) -> None:
     x = torch.linspace(-6, 6, 1001, dtype=torch.float64)
     assert (ACT2FN[theirs](x) - ACTIVATIONS[ours](x)).abs().max() < 1e-9

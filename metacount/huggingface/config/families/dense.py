@@ -47,7 +47,7 @@ from metacount.huggingface.config.parts import (
     windows_from,
     windows_where,
 )
-from metacount.huggingface.config.rope import rope_object, rotation
+from metacount.huggingface.config.rope import rope_object, rope_of_kinds, rotation
 from metacount.spec.position import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -291,6 +291,72 @@ def gemma3n_sparsity(keys: Keys, fields: Json) -> Json:
     return {"activation_sparsity": float(shares[0]), "sparsity_pattern": letters}
 
 
+def gemma4_turns(keys: Keys, _: Json) -> Json:
+    """Take Gemma 4's RoPE where a config has none: a quarter of the pairs of wide heads turn."""
+    if keys.data.get("rope_parameters") is None:
+        full, near = FULL_OR_SLIDING
+        turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
+        keys.data["rope_parameters"] = {full: turned, near: {"rope_theta": 10000.0}}
+    return {}
+
+
+def own_layers(keys: Keys, fields: Json, letters: str) -> Json:
+    """Read the heads of layers that see everything as transformers writes them: an object for each
+    of these layers, by its number; all must be alike.
+    """
+    name = "per_layer_config"
+    given = keys.given(name)
+    if given is None:
+        return {}
+    numbers = [i for i, letter in enumerate(letters) if letter == "G"]
+    words = [str(key) for key in given] if isinstance(given, dict) else []
+    named = sorted(int(word) for word in words if word.isdecimal())
+    if not words or len(named) < len(words) or named != numbers:
+        keys.unmapped(name, given, "an object for each layer of full_attention: remove it")
+    first, *others = given.values()
+    names = {"head_dim": "head_dim", "num_key_value_heads": "n_kv_heads"}
+    if not isinstance(first, dict) or set(first) - set(names) or any(o != first for o in others):
+        keys.unmapped(name, given, "head_dim and num_key_value_heads alone, alike in all layers")
+    return {field: first.get(key, fields[field]) for key, field in names.items()}
+
+
+def gemma4_heads(keys: Keys, fields: Json) -> Json:
+    """Read Gemma 4's windows, in all layers but every sixth and the last, and wider heads without a
+    projection of values in layers that see everything.
+    """
+    n_layers = fields["n_layers"]
+    types = keys.given("layer_types")
+    if isinstance(types, list) and types and types[-1] == FULL_OR_SLIDING[1]:
+        keys.data["layer_types"] = [*types[:-1], FULL_OR_SLIDING[0]]
+        keys.notes.append("layer_types: transformers makes the last layer full_attention")
+    letters = letters_where(keys, fields, lambda i: (i + 1) % 6 != 0 and i < n_layers - 1)
+    seen, near = windows(letters, keys.size("sliding_window")), dict(fields)
+    equal, given = keys.flag("attention_k_eq_v"), keys.optional_size("num_global_key_value_heads")
+    found = {"head_dim": keys.size("global_head_dim"), "values_of_keys": equal, **seen}
+    found["n_kv_heads"] = given if equal and given is not None else near["n_kv_heads"]
+    found |= own_layers(keys, near, letters)
+    for name in ("head_dim", "n_kv_heads") if seen else ():
+        if near[name] != found[name]:
+            found[f"{name}_windowed"] = near[name]
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, GEMMA4_ROPE)}
+
+
+def gemma4_layers(keys: Keys, fields: Json) -> Json:
+    """Read which layers borrow keys and values, perhaps with a feed-forward of twice the width, and
+    the width of each layer's own embedding of the token.
+    """
+    why = "experts beside a feed-forward, behind norms of their own"
+    keys.only("enable_moe_block", False, why=why)
+    found = gemma3n_borrowing(keys, fields)
+    n_borrowing, n_layers = found["n_kv_shared_layers"], fields["n_layers"]
+    if keys.flag("use_double_wide_mlp") and n_borrowing:
+        pattern = "M" * (n_layers - n_borrowing) + "W" * n_borrowing
+        found |= {"d_ff_second": 2 * fields["d_ff"], "d_ff_pattern": pattern}
+    width = keys.optional_size("hidden_size_per_layer_input", lowest=0)
+    n_rows = keys.size("vocab_size_per_layer_input")
+    return {**found, **({"d_per_layer": width, "vocab_size_per_layer": n_rows} if width else {})}
+
+
 # ---- latent attention, dense ----
 
 
@@ -309,6 +375,8 @@ def minicpm3_scales(keys: Keys, fields: Json) -> Json:
 
 # ---- rows ----
 
+# Base, and rotated share of a head, by default; of layers that see everything, and a window.
+GEMMA4_ROPE = {"full_attention": (1000000.0, 1.0), "sliding_attention": (10000.0, 1.0)}
 LLAMA = (*BLOCK, BIAS, FFN_BIAS, ROPE)  # arXiv:2302.13971; the bias is on all four matrices
 MISTRAL = (*BLOCK, all_windows, ROPE)  # arXiv:2310.06825: no biases, a window in every layer
 GRANITE = (*LLAMA, scales)
@@ -449,7 +517,42 @@ ROWS = {
         rope_theta=1000000.0,
         rope_local_base_freq=10000.0,
     ),
+    # Google 2026, its released code: wider heads where everything is seen, keys that are values
+    "gemma4_text": row(
+        gemma4_turns,
+        sizes,
+        BIAS,
+        only(use_bidirectional_attention=(None, "vision"), why="a causal mask is read"),
+        root_scale(),
+        D_FF,
+        activation(gated=True, key="hidden_activation"),
+        rms_norm(norm_placement="sandwich", qk_norm="head", v_norm=True, attention_scale=1.0),
+        always(layer_scalar=True),
+        optional_number("logit_softcap", "final_logit_softcapping"),
+        gemma4_heads,
+        gemma4_layers,
+        ignored="moe_intermediate_size num_experts top_k_experts rope_theta",
+        global_head_dim=512,
+        num_global_key_value_heads=None,
+    ),
     "arcee": row(*LLAMA, UNGATED),
+    # arXiv:2509.14233: xIELU, QK-norm
+    "apertus": row(
+        rope_unless_given(
+            rope_type="llama3",
+            rope_theta=12000000.0,
+            factor=8.0,
+            original_max_position_embeddings=8192,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+        ),
+        *BLOCK,
+        BIAS,
+        UNGATED,
+        HEAD_NORM,
+        ROPE,
+        head_dim=None,
+    ),
     "ernie4_5": row(*BLOCK, bias("use_bias", ffn="use_bias"), rope(style="interleaved")),
     "iquestcoder": row(fixed(clip_qkv=None, use_sliding_window=False), *LLAMA),
     "jais2": row(

@@ -11,13 +11,15 @@ from metacount.huggingface.config.families.dense import (
     turning_windows,
     windows_that_rotate,
 )
-from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.keys import Keys, is_number, words
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
     CHOICE_BIAS,
+    D_FF,
     DENSE_OR_SPARSE,
     EXPERT_WIDTH,
+    FULL_OR_SLIDING,
     GATED,
     HEAD_NORM,
     POST_NORM,
@@ -29,11 +31,13 @@ from metacount.huggingface.config.parts import (
     all_windows,
     always,
     bias,
+    checked_windows,
     dense_first,
     differs,
     experts,
     fixed,
     flag,
+    grouped,
     indices,
     latent,
     layer_types,
@@ -67,7 +71,7 @@ from metacount.huggingface.config.parts import (
     windows_from,
     windows_where,
 )
-from metacount.huggingface.config.rope import kind_of, rope_object, rotation
+from metacount.huggingface.config.rope import kind_of, rope_object, rope_of_kinds, rotation
 from metacount.spec.position import QueryGrowth
 from metacount.units import exact
 
@@ -122,7 +126,16 @@ def mellum_rope(keys: Keys, fields: Json) -> Json:
     turned = rope_by_kind()(keys, fields)
     for name in ("rope_theta", "rope_local_base_freq"):
         keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
-    keys.given("num_nextn_predict_layers")
+    given = keys.data.get("rope_parameters")
+    for kind, letter in zip(FULL_OR_SLIDING, "GL", strict=True):
+        used = letter in fields.get("window_pattern", "G")
+        if used and isinstance(given, dict) and "rope_theta" not in (given.get(kind) or {}):
+            keys.refused.append(f"rope_parameters must have rope_theta of {kind}")
+    if "ignore_keys_at_rope_validation" in keys.data:
+        keys.refused.append("ignore_keys_at_rope_validation must be left out")
+    for name in ("num_mtp_layers", "num_nextn_predict_layers"):
+        if is_number(count := keys.given(name)) and count > 1:
+            keys.refused.append(f"{name} must be at most 1: got {count}")
     return turned
 
 
@@ -144,6 +157,132 @@ def llama4_layers(keys: Keys, fields: Json) -> Json:
         **windows(letters, chunk, kind="chunked"),
         **nope_every(keys, "no_rope_layers", rotates),
     }
+
+
+def mimo_windows(keys: Keys, fields: Json) -> Json:
+    """Read MiMo-V2's windows: twice the keys and values, and sinks, in their layers alone.
+
+    Its first configs say in words of their own what transformers computes, and one position less.
+    """
+    letters = letters_where(keys, fields, lambda i: i > 0 and (i + 1) % 6 != 0)
+    pattern, window = keys.given("hybrid_layer_pattern"), keys.size("sliding_window")
+    if pattern is not None and pattern != [int(letter == "L") for letter in letters]:
+        keys.unmapped("hybrid_layer_pattern", pattern, "transformers does not read it: remove it")
+    if keys.given("sliding_window_size") is not None:
+        window = keys.size("sliding_window_size") + 1
+    fixed(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)(keys, fields)
+    own: Json = {"n_kv_heads_windowed": 2 * fields["n_kv_heads"], "sinks_windowed": True}
+    same_as(swa_num_key_value_heads="n_kv_heads_windowed")(keys, own)
+    same_as(
+        swa_num_attention_heads="n_heads",
+        swa_head_dim="head_dim",
+        swa_v_head_dim="value_head_dim",
+        layernorm_epsilon="norm_eps",
+    )(keys, fields)
+    theta, near = MIMO_ROPE.values()
+    fixed(rope_theta=theta[0], swa_rope_theta=near[0], partial_rotary_factor=near[1])(keys, fields)
+    found = {**windows(letters, window), **(own if "L" in letters else {})}
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, MIMO_ROPE)}
+
+
+def mimo_sparse(keys: Keys, n_layers: int) -> Json | None:
+    """Read which layers have experts: all but the first, unless they are named."""
+    freq, words = keys.given("moe_layer_freq"), keys.given("mlp_layer_types")
+    if freq is not None and words is None and freq != [int(i > 0) for i in range(n_layers)]:
+        keys.unmapped("moe_layer_freq", freq, "transformers does not read it: remove it")
+    return sparse_layers(1)(keys, n_layers)
+
+
+def laguna_layers(keys: Keys, fields: Json) -> Json:
+    """Read Laguna's windows, and how many heads the layers of each kind have."""
+    n_layers = fields["n_layers"]
+    letters = letters_where(keys, fields, lambda _: False)
+    found = windows(letters, keys.size("sliding_window"))
+    given = keys.given("num_attention_heads_per_layer")
+    if given is not None:
+        name = "num_attention_heads_per_layer"
+        of_layers = indices(name, keys.listed(name, given, n_layers, "numbers"))
+        kinds = {letter: set() for letter in letters}  # type: dict[str, set[int]]
+        for letter, n_heads in zip(letters, of_layers, strict=True):
+            kinds[letter].add(n_heads)
+        if any(len(counts) > 1 for counts in kinds.values()):
+            keys.unmapped(name, given, "layers of one kind must have the same number")
+        counts = {letter: min(numbers) for letter, numbers in kinds.items()}
+        found["n_heads"] = counts.get("G", counts.get("L"))
+        if counts.get("L", found["n_heads"]) != found["n_heads"]:
+            found["n_heads_windowed"] = counts["L"]
+    only(gating=(True, "per-head"), why="a gate of each value has no spec")(keys, fields)
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, LAGUNA_ROPE)}
+
+
+def step_lists(keys: Keys, fields: Json) -> Json:
+    """Take the first layers of lists that have an item for each prediction module as well, and the
+    layers with experts from a list of numbers (Step 3.5's first configs).
+    """
+    n_layers = fields["n_layers"]
+    padded = n_layers + (keys.layers("num_nextn_predict_layers", lowest=0))
+    for name in STEP_LISTS:
+        given = keys.data.get(name)
+        if isinstance(given, list) and len(given) == padded:
+            keys.data[name] = given[:n_layers]
+    named = keys.given("moe_layers_enum")
+    if named is not None and keys.data.get("mlp_layer_types") is None:
+        words = named.split(",") if isinstance(named, str) else named
+        chosen = {int(word) for word in words if str(word).strip().isdecimal()}
+        keys.data["mlp_layer_types"] = [DENSE_OR_SPARSE[i in chosen] for i in range(n_layers)]
+    if padded > n_layers:
+        keys.notes.append("num_nextn_predict_layers: prediction layers are not in these figures")
+    return {}
+
+
+def step_scale(keys: Keys, _: Json) -> Json:
+    """Read the number whose root the scores are divided by; null: as wide as a head."""
+    scalar = keys.optional_number("query_pre_attn_scalar")
+    return {} if scalar is None else {"attention_scale": scalar**-0.5}
+
+
+def step_layers(keys: Keys, fields: Json) -> Json:
+    """Read Step 3.5's windows, whose layers may have more heads, and RoPE by layers or by kinds."""
+    letters = letters_where(keys, fields, lambda _: False)
+    found = checked_windows(keys, letters, keys.optional_size("sliding_window"))
+    beside, near = keys.given("attention_other_setting"), keys.given("num_sliding_attention_heads")
+    if near is None and isinstance(beside, dict):
+        near = keys.data["num_sliding_attention_heads"] = beside.get("num_attention_heads")
+        for name, field in (("num_attention_groups", "n_kv_heads"), ("head_dim", "head_dim")):
+            if beside.get(name, fields[field]) != fields[field]:
+                keys.unmapped(
+                    f"attention_other_setting.{name}", beside[name], "not read by the code"
+                )
+    if (
+        near is not None
+        and "L" in letters
+        and keys.size("num_sliding_attention_heads") != fields["n_heads"]
+    ):
+        found["n_heads_windowed"] = near
+    kinds = {FULL_OR_SLIDING[letter == "L"]: i for i, letter in reversed([*enumerate(letters)])}
+    bases, shares = keys.data.get("rope_theta"), keys.given("partial_rotary_factors")
+    scaling = keys.given("rope_scaling")
+    given = keys.data.get("rope_parameters")
+    if not isinstance(given, dict) or not kinds.keys() <= given.keys():
+        keys.data["rope_parameters"] = parameters = {}
+        for kind, i in kinds.items():
+            base = (
+                bases[i]
+                if isinstance(bases, list)
+                else keys.defaults["rope_theta"]
+                if bases is None
+                else bases
+            )
+            parameters[kind] = {"rope_theta": base}
+            if shares:
+                parameters[kind]["partial_rotary_factor"] = shares[i]
+            if scaling and kind == FULL_OR_SLIDING[0]:
+                parameters[kind] |= scaling
+    keys.raw("rope_theta")
+    limits = [keys.given(name) for name in ("swiglu_limits", "swiglu_limits_shared")]
+    if any(isinstance(values, list) and any(values) for values in limits):
+        keys.differs("Step 3.5 limits what gates give in some layers")
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, STEP_ROPE)}
 
 
 # ---- experts ----
@@ -449,6 +588,76 @@ V32 = (  # arXiv:2512.02556
     prediction(),
 )
 
+# Base and rotated share of a head, by default; of layers that see everything, and a window.
+MIMO_ROPE = {"full_attention": (5000000.0, 0.334), "sliding_attention": (10000.0, 0.334)}
+LAGUNA_ROPE = {"full_attention": (500000.0, 0.5), "sliding_attention": (10000.0, 1.0)}
+
+STEP_ROPE = {"full_attention": (10000.0, 1.0), "sliding_attention": (10000.0, 1.0)}
+STEP_LISTS = words(
+    "layer_types mlp_layer_types swiglu_limits swiglu_limits_shared rope_theta "
+    "partial_rotary_factors use_rope_layers"
+)
+
+# Types of text that transformers has inside another model alone: their defaults stand with them.
+TEXT_ROWS = {
+    # StepFun 2026: heads and rotated share by kind of layer, a gate of each head
+    "step3p5": row(
+        sizes,
+        D_FF,
+        step_lists,
+        always(activation="silu", gated=True, head_gate="sigmoid"),
+        rms_norm(norm_unit_offset=True, qk_norm="head"),
+        bias("attention_bias", ffn="mlp_bias"),
+        step_layers,
+        fixed(gating=True, use_bidirectional_attention=False, use_head_wise_attn_gate=True),
+        fixed(use_qk_norm=True, use_moe=True, use_moe_router_bias=True, norm_expert_weight=True),
+        fixed(moe_router_activation="sigmoid", zero_centered=True, sink=False),
+        fixed(yarn_only_types=list(FULL_OR_SLIDING[:1]), att_impl_type="GQA", moe_every_n_layer=1),
+        step_scale,
+        experts(
+            "n_routed_experts",
+            "sigmoid_renorm",
+            EXPERT_WIDTH,
+            always(n_shared_experts=1, selection_bias=True),
+            size("d_ff_shared=share_expert_dim"),
+            number("routed_scale=moe_router_scaling_factor"),
+            layout=sparse_layers(3),
+        ),
+        ends={"Step3p5ForCausalLM": "head"},
+        aliases={
+            "num_local_experts": "n_routed_experts",
+            "num_attention_groups": "num_key_value_heads",
+            "moe_num_experts": "n_routed_experts",
+            "moe_top_k": "num_experts_per_tok",
+            "share_expert_dims": "share_expert_dim",
+            "num_mtp_layers": "num_nextn_predict_layers",
+        },
+        ignored="hidden_act max_seq_len mtp_layer_types mtp_mlp_layer_types need_fp32_gate "
+        "use_mfa use_rope_layers per_layer_config",
+        vocab_size=128815,
+        hidden_size=4096,
+        intermediate_size=11264,
+        num_hidden_layers=45,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=128,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        num_experts_per_tok=8,
+        moe_intermediate_size=1280,
+        n_routed_experts=288,
+        share_expert_dim=1280,
+        sliding_window=None,
+        num_sliding_attention_heads=None,
+        attention_bias=False,
+        mlp_bias=False,
+        query_pre_attn_scalar=None,
+        moe_router_scaling_factor=1.0,
+        num_nextn_predict_layers=0,
+        rope_theta=10000.0,
+    ),
+}
+
 ROWS = {
     # arXiv:2401.04088: softmax, top-k, divided by its sum
     "mixtral": row(*BLOCK, all_windows, experts("num_local_experts", "softmax_renorm"), ROPE),
@@ -728,6 +937,45 @@ ROWS = {
         ),
         ignored="hidden_act num_mtp_modules num_nextn_predict_layers",
         partial_rotary_factor=1.0,
+    ),
+    # arXiv:2601.02780: narrow values, other keys and values in windows, with sinks
+    "mimo_v2_flash": row(
+        *BLOCK,
+        bias("attention_bias", o=False),
+        size("value_head_dim=v_head_dim"),
+        optional_number("attention_out_scale", "attention_value_scale", null=1.0),
+        mimo_windows,
+        fixed(**V3_CHOICE, n_shared_experts=0),
+        experts(
+            "n_routed_experts",
+            "sigmoid",
+            EXPERT_WIDTH,
+            CHOICE_BIAS,
+            optional_number("routed_scale", "routed_scaling_factor", null=1.0),
+            grouped,
+            renorm=True,
+            layout=mimo_sparse,
+        ),
+        ignored="attention_chunk_size hybrid_block_size",
+    ),
+    # Poolside 2026: heads and rotated share by kind of layer, a gate of each head
+    "laguna": row(
+        *BLOCK,
+        BIAS,
+        HEAD_NORM,
+        laguna_layers,
+        always(head_gate="softplus"),
+        only(moe_apply_router_weight_on_input=False, moe_router_logit_softcapping=0.0),
+        experts(
+            "num_experts",
+            "sigmoid_renorm",
+            EXPERT_WIDTH,
+            always(n_shared_experts=1, selection_bias=True, selection_bias_param=True),
+            size("d_ff_shared=shared_expert_intermediate_size"),
+            number("routed_scale=moe_routed_scaling_factor"),
+            layout=sparse_layers(1),
+        ),
+        ignored="rope_theta",
     ),
     # arXiv:2509.01322: zero experts, and a shortcut around the second attention
     "longcat_flash": row(
