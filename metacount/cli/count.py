@@ -117,7 +117,14 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if args.folder is not None:
         from metacount.cli.folder import counted_folder
 
-        return counted_folder(args.folder, request, args.settings, args.jobs, as_json=args.json)
+        return counted_folder(
+            args.folder,
+            request,
+            data_of,
+            settings=args.settings,
+            jobs=args.jobs,
+            as_json=args.json,
+        )
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     for model in args.model if args.input or args.modules else ():

@@ -35,9 +35,13 @@ from metacount.spec import DTYPE_BYTES, SEQ_LEN
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
+    from typing import TypeAlias
 
     from metacount.files import Json
+    from metacount.resolve import Model
     from metacount.spec import Request, Workload
+
+    Measure: TypeAlias = Callable[[Model | TransformersOnly, Workload | Request], Json]
 
 ENDING = ".json"
 FILES_AT_ONCE = 200  # that a process takes, of which each is a fifth of a millisecond
@@ -139,19 +143,21 @@ def list_folder(folder: str) -> Listing:
 def count_folder(
     listing: Listing,
     workload: Workload | Request,
+    measure: Measure,
     *,
     settings: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Iterator[list[Outcome]]:
     """Count in `jobs` processes (None: one for each usable core); yield outcomes, in order.
 
-    What is to be measured comes after all else, in its own order. Few parts are held at a time,
-    however many files there are. Raises `InputError` when a process that counts by formula dies.
+    What has no formula is left to `measure`, a function of a module, and comes after all else. Few
+    parts are held at a time, however many files there are. Raises `InputError` when a process that
+    counts by formula dies.
     """
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise InputError(f"--jobs must be 1 to {MAX_JOBS}: got {jobs}")
     n_processes = usable_cores() if jobs is None else jobs
-    job = _Job(listing, workload, tuple(settings))
+    job = _Job(listing, workload, tuple(settings), measure)
     left: list[Outcome] = []
     for part in _by_formula(job, listing.paths, n_processes):
         left += [outcome for outcome in part if outcome.problem]
@@ -209,10 +215,14 @@ class _Job:
     """Counts the files of one part; is sent to the processes, so it holds plain data only."""
 
     def __init__(
-        self, listing: Listing, workload: Workload | Request, settings: tuple[str, ...]
+        self,
+        listing: Listing,
+        workload: Workload | Request,
+        settings: tuple[str, ...],
+        measure: Measure,
     ) -> None:
         self.folder, self.unreadable = listing.folder, listing.unreadable
-        self.workload, self.settings = workload, settings
+        self.workload, self.settings, self.measure = workload, settings, measure
 
     def __call__(self, part: Sequence[str]) -> list[Outcome]:
         return [self._outcome(path, self._by_formula) for path in part]
@@ -257,10 +267,8 @@ class _Job:
         return count_data(model, counted) | of_text
 
     def _by_module(self, file: str) -> Json:
-        from metacount.cli.count import data_of
-
         try:
-            return data_of(find_in_file(file, self.settings), self.workload)
+            return self.measure(find_in_file(file, self.settings), self.workload)
         except ModuleNotFoundError as error:
             raise missing_library(error) from None
         except MemoryError:
@@ -276,11 +284,17 @@ class _NoFormula(Exception):
 
 
 def counted_folder(
-    folder: str, request: Request, settings: list[str], jobs: int | None, *, as_json: bool
+    folder: str,
+    request: Request,
+    measure: Measure,
+    *,
+    settings: list[str],
+    jobs: int | None,
+    as_json: bool,
 ) -> Pieces:
     """Count every model below a folder; what is counted is written as it comes."""
     listing = list_folder(folder)
-    counted = count_folder(listing, request, settings=settings, jobs=jobs)
+    counted = count_folder(listing, request, measure, settings=settings, jobs=jobs)
     view = FolderView(listing, request, counted, as_json=as_json)
     return Pieces(text=view.pieces(), code=view.closing)
 

@@ -16,6 +16,7 @@ from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.cli import folder
+from metacount.cli.count import data_of
 from metacount.cli.folder import FILES_AT_ONCE, count_folder, list_folder
 from metacount.errors import InputError
 from metacount.resolve import find_in_file
@@ -264,4 +265,4 @@ def test_a_dead_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         write(tmp_path / f"{i}.json", TINY)
     monkeypatch.setattr(folder, "_Job", _Dies)
     with pytest.raises(InputError, match="a process that counted has died"):
-        next(count_folder(list_folder(str(tmp_path)), Workload(), jobs=2))
+        next(count_folder(list_folder(str(tmp_path)), Workload(), data_of, jobs=2))
