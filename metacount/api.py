@@ -306,7 +306,7 @@ def tree(
     """
     from metacount.given import has_config, is_module
     from metacount.measure.node import fold
-    from metacount.measure.tree import found
+    from metacount.measure.tree import node_at
     from metacount.resolve import Model, any_of
     from metacount.textbook.count import run_text
 
@@ -322,7 +322,7 @@ def tree(
             assert asked.source is not None  # what only transformers knows has one
             made = _of_transformers(asked.source, request, flops or outputs, active)
     full, made_by, run, given = made
-    root = fold(found(full, only) if only else full)
+    root = fold(node_at(full, only) if only else full)
     ran_on = run if isinstance(run, str) else run_text(run)
     ran = None if isinstance(run, str) else run
     given = given if outputs else {}

@@ -87,7 +87,7 @@ def gib(n_bytes: int) -> str:
     return f"{'-' if n < 0 else ''}{text} {BYTE_UNITS[power]}"
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """Write a part of a whole in percent, one decimal;
     nothing is 0 % and all is 100 %, and no other.
 
@@ -96,20 +96,20 @@ def share(part: int, whole: int) -> str:
     >>> share(1, 10_000), share(9_999, 10_000)
     ('<0.1 %', '>99.9 %')
     """
-    part, whole = operator.index(part), operator.index(whole)
-    if whole == 0:
+    part, total = operator.index(part), operator.index(total)
+    if total == 0:
         return "n/a"
-    if part in (0, whole):
+    if part in (0, total):
         return "100 %" if part else "0 %"
-    text = _percent(part, whole, 1)
+    text = _percent(part, total, 1)
     if text == "0.0 %":
         return "<0.1 %" if part > 0 else ">-0.1 %"
     if text == "100.0 %":
-        return ">99.9 %" if part < whole else ">100 %"
+        return ">99.9 %" if part < total else ">100 %"
     return text
 
 
-def relative(difference: int, whole: int) -> str:
+def relative(difference: int, total: int) -> str:
     """Write a signed difference in percent of a whole, at least two significant digits.
 
     >>> relative(619268202496 - 600 * 10**9, 600 * 10**9)
@@ -117,16 +117,16 @@ def relative(difference: int, whole: int) -> str:
     >>> relative(-2_193_408, 540_350_000_000), relative(0, 5), relative(1, 0)
     ('-0.00041 %', '0 %', 'n/a')
     """
-    difference, whole = operator.index(difference), operator.index(whole)
-    if whole == 0:
+    difference, total = operator.index(difference), operator.index(total)
+    if total == 0:
         return "n/a"
     if difference == 0:
         return "0 %"
     places = 0
     # two digits are 10 or more of the last decimal place
-    while abs(difference) * 100 * 10**places // abs(whole) < 10:
+    while abs(difference) * 100 * 10**places // abs(total) < 10:
         places += 1
-    text = _percent(difference, whole, places)
+    text = _percent(difference, total, places)
     return text if text.startswith("-") else f"+{text}"
 
 
@@ -149,8 +149,8 @@ def parse_count(text: str) -> tuple[int, int]:
     digits, power = text, 0
     if text[-1:] in COUNT_UNITS[1:]:
         digits, power = text[:-1], COUNT_UNITS.index(text[-1])
-    whole, dot, decimals = digits.partition(".")
-    groups = whole.split(",")
+    integer, dot, decimals = digits.partition(".")
+    groups = integer.split(",")
     grouped = all(len(group) == 3 for group in groups[1:]) and groups[0] != ""
     if len(groups) > 1:
         grouped = grouped and len(groups[0]) <= 3
@@ -176,8 +176,8 @@ def _decimal(n: int, places: int) -> str:
     """Write n / 10^places, exactly."""
     if places == 0:
         return str(n)
-    whole, rest = divmod(n, 10**places)
-    return f"{whole}.{rest:0{places}d}"
+    integer, rest = divmod(n, 10**places)
+    return f"{integer}.{rest:0{places}d}"
 
 
 def _scaled(n: int, units: tuple[str, ...], gap: str) -> str:
@@ -192,9 +192,9 @@ def _scaled(n: int, units: tuple[str, ...], gap: str) -> str:
     raise AssertionError("the last unit takes every size")  # pragma: no cover
 
 
-def _percent(part: int, whole: int, places: int) -> str:
-    digits = _nearest(abs(part) * 100 * 10**places, abs(whole))
-    sign = "-" if digits and (part < 0) != (whole < 0) else ""
+def _percent(part: int, total: int, places: int) -> str:
+    digits = _nearest(abs(part) * 100 * 10**places, abs(total))
+    sign = "-" if digits and (part < 0) != (total < 0) else ""
     return f"{sign}{_decimal(digits, places)} %"
 
 

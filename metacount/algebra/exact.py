@@ -64,12 +64,12 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
     >>> plain(sympy.floor(S * (S - 1) / 2) - S**2 / 2)
     -S/2
     """
-    whole = {
+    integers = {
         call: call.args[0]
         for call in expr.atoms(sympy.floor, sympy.ceiling)
         if is_whole(call.args[0])
     }
-    return sympy.expand(expr.xreplace(whole) if whole else expr)
+    return sympy.expand(expr.xreplace(integers) if integers else expr)
 
 
 def is_whole(expr: sympy.Expr) -> bool:
@@ -296,7 +296,7 @@ class Space:
 
     def table(self, expr: sympy.Expr) -> Table:
         """Multiply out `expr` into a table."""
-        found: Table = {}
+        table: Table = {}
         for term in sympy.Add.make_args(sympy.expand(expr)):
             factor, rest = term.as_coeff_Mul()
             if not factor.is_Rational:
@@ -308,8 +308,8 @@ class Space:
                     raise NotMonomials(str(term))
                 exponents[self.place[base]] += int(exponent)
             key = tuple(exponents)
-            found[key] = found.get(key, Fraction(0)) + Fraction(int(factor.p), int(factor.q))
-        return {key: value for key, value in found.items() if value}
+            table[key] = table.get(key, Fraction(0)) + Fraction(int(factor.p), int(factor.q))
+        return {key: value for key, value in table.items() if value}
 
     def expr(self, table: Table) -> sympy.Expr:
         """Return a table as a SymPy expression."""
@@ -341,12 +341,12 @@ class Space:
 
 def substituted(table: Table, place: int, by: Table) -> Table | None:
     """Put a polynomial in a letter's place; None where it would stand below a line."""
-    found: Table = {}
+    replaced: Table = {}
     powers: dict[int, Table] = {}
     for key, value in table.items():
         n = key[place]
         if not n:
-            found[key] = found[key] + value if key in found else value
+            replaced[key] = replaced[key] + value if key in replaced else value
             continue
         if n not in powers:
             power = _power(by, n)
@@ -356,8 +356,8 @@ def substituted(table: Table, place: int, by: Table) -> Table | None:
         rest = (*key[:place], 0, *key[place + 1 :])
         for other, factor in powers[n].items():
             new, more = tuple(map(int.__add__, rest, other)), value * factor
-            found[new] = found[new] + more if new in found else more
-    return {key: value for key, value in found.items() if value}
+            replaced[new] = replaced[new] + more if new in replaced else more
+    return {key: value for key, value in replaced.items() if value}
 
 
 def _power(by: Table, n: int) -> Table | None:
@@ -366,15 +366,15 @@ def _power(by: Table, n: int) -> Table | None:
         return {tuple(n * e for e in key): value**n}
     if n < 0:
         return None
-    found = by
+    power = by
     for _ in range(n - 1):
         product: Table = {}
-        for a, x in found.items():
+        for a, x in power.items():
             for b, y in by.items():
                 key = tuple(map(int.__add__, a, b))
                 product[key] = product.get(key, Fraction(0)) + x * y
-        found = {key: value for key, value in product.items() if value}
-    return found
+        power = {key: value for key, value in product.items() if value}
+    return power
 
 
 def less(a: Table, b: Table) -> Table:

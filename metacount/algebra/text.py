@@ -79,12 +79,12 @@ class Node:
 
     def steps(self) -> list[Node]:
         """List this node and all below it, each after its parts; a product may be deep."""
-        found, left = [], [self]
+        nodes, left = [], [self]
         while left:
             node = left.pop()
-            found.append(node)
+            nodes.append(node)
             left += node.parts
-        return found[::-1]
+        return nodes[::-1]
 
     def folded(self, step: Callable[[Node, list[Any]], Any]) -> Any:
         """Return what `step` makes of this node, given what it made of the node's parts."""
@@ -113,7 +113,7 @@ def read(text: str) -> Formula:
     ('n_layers', 'seq_len', 'window')
     """
     parser = _Parser(_tokens(text))
-    return Formula(parser.whole(), parser.notes)
+    return Formula(parser.formula(), parser.notes)
 
 
 def number(word: str) -> Fraction:
@@ -133,17 +133,17 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
     tokens: list[tuple[str, str, int]] = []
     at = 0
     while at < len(text):
-        found = TOKEN.match(text, at)
-        if found is None:  # pragma: no cover  # `other` takes every character
+        match = TOKEN.match(text, at)
+        if match is None:  # pragma: no cover  # `other` takes every character
             raise InputError(f"column {at + 1} cannot be read")
-        kind = str(found.lastgroup)
-        word = found[kind]
+        kind = str(match.lastgroup)
+        word = match[kind]
         if kind == "other":
             what = FOUND.get(word, f"'{shown(word)}'")
-            raise InputError(f"{what} at column {found.start(kind) + 1} of the formula; {ALLOWED}")
+            raise InputError(f"{what} at column {match.start(kind) + 1} of the formula; {ALLOWED}")
         if kind != "end":
-            tokens.append((kind, SAME.get(word, word), found.start(kind) + 1))
-        at = found.end()
+            tokens.append((kind, SAME.get(word, word), match.start(kind) + 1))
+        at = match.end()
     if len(tokens) > MAX_TOKENS:
         raise InputError(f"the formula has more than {MAX_TOKENS} numbers, names and signs")
     return tokens
@@ -156,7 +156,7 @@ class _Parser:
         self.tokens, self.at, self.depth = tokens, 0, 0
         self.notes: list[str] = []
 
-    def whole(self) -> Node:
+    def formula(self) -> Node:
         tree = self._sum()
         if self.at < len(self.tokens):
             raise self._unexpected()

@@ -206,8 +206,8 @@ def reference(place: Place, kind: str) -> dict[str, Dim]:
     spec, run = place.spec, (place.batch_size, place.seq_len)
     if kind == "kv_cache":
         width = {"bytes_per_value": place["bytes_per_value"]}
-        kept = ours.kv_cache_bytes(spec, batch_size=run[0], seq_len=run[1], **width)
-        return {"K": kept, "U": ours.kv_cache_bytes_per_token(spec, **width) * place.tokens}
+        cache = ours.kv_cache_bytes(spec, batch_size=run[0], seq_len=run[1], **width)
+        return {"K": cache, "U": ours.kv_cache_bytes_per_token(spec, **width) * place.tokens}
     if kind in ("activations", "optimizer"):
         try:
             return activation_amounts(spec, *run) if kind == "activations" else stored_amounts(spec)
@@ -401,12 +401,12 @@ def judged(
     in_scope = holds(formula.scope, spec)
     at_lengths = lengths_of(spec, lengths)
 
-    def found(verdict: str, seq_len: int, **more: Any) -> Found:
+    def result(verdict: str, seq_len: int, **more: Any) -> Found:
         known: dict[str, Any] = {"formula": formula.id, "model": model, "spec": spec}
         return Found(**known, in_scope=in_scope, verdict=verdict, seq_len=seq_len, **more)
 
     if not formula.judged:
-        return found(NOT_ASKED, at_lengths[0], condition=NO_COUNT)
+        return result(NOT_ASKED, at_lengths[0], condition=NO_COUNT)
     rows, accounted = [], True
     for n in at_lengths:
         case = spec, Workload(batch_size=1, seq_len=n)
@@ -414,9 +414,9 @@ def judged(
             theirs, count = both(formula, case)
             missed = sum(values(formula.misses, place_of(case)), Fraction(0))
         except (Absent, ZeroDivisionError) as error:
-            return found(NOT_ASKED, n, condition=str(error))
+            return result(NOT_ASKED, n, condition=str(error))
         accounted = accounted and theirs - count == missed
-        rows.append(found(WRONG, n, theirs=theirs, ours=count))
+        rows.append(result(WRONG, n, theirs=theirs, ours=count))
     worst = max(reversed(rows), key=lambda row: abs(row.off))
     verdict, condition = WRONG, ""
     if worst.theirs == worst.ours:
@@ -499,34 +499,34 @@ def detail(formula: Formula, model: Model, seq_len: int) -> Json:
     made of by role. `smallest` has the sizes of the smallest valid model of the structure, found
     going down from this one, at which the two still differ, and what each gives there.
     """
-    found = judged(formula, model.spec, model.id, (seq_len,))
-    case = model.spec, Workload(batch_size=1, seq_len=found.seq_len)
+    judgement = judged(formula, model.spec, model.id, (seq_len,))
+    case = model.spec, Workload(batch_size=1, seq_len=judgement.seq_len)
     place = place_of(case)
-    theirs = lines_of(formula.terms, place, whole=True)
+    theirs = lines_of(formula.terms, place, full=True)
     amounts: list[Line] = []
-    if formula.judged and found.ours:
+    if formula.judged and judgement.ours:
         known = reference(place, formula.kind)
         used = dict.fromkeys(NAME.findall(str(formula.convention)))
         amounts = [_line(letter, letter, known) for letter in used]
     misses = [line for line in lines_of(formula.misses, place) if line["value"]]
-    difference = sum((line["value"] for line in theirs), -found.ours)
+    difference = sum((line["value"] for line in theirs), -judgement.ours)
     return {
         **formula.to_dict(),
         "model": model.id,
         "changes": model.changes,
-        "found": found.to_dict(),
+        "found": judgement.to_dict(),
         "theirs": theirs,
         "ours": amounts,
         "parts": [*_parts(formula, place, [line["of"] for line in amounts])],
         "difference": misses,
         "unaccounted": difference - sum(line["value"] for line in misses),
         "smallest": _smallest(formula, case) if difference and amounts else None,
-        "witness": rests_of(formula, found, model),
+        "witness": rests_of(formula, judgement, model),
         "compared": compared().get(formula.id),
     }
 
 
-def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> list[Line]:
+def lines_of(terms: tuple[Term, ...], place: Place, *, full: bool = False) -> list[Line]:
     """Return the terms that a model has, each with its value.
 
     What asks for something that the model does not have is left out, or, with `whole`, all is.
@@ -536,7 +536,7 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> l
         try:
             lines.append(_line(term.of, term.text, place))
         except (Absent, ZeroDivisionError):
-            if whole:
+            if full:
                 return []
     return lines
 
@@ -686,9 +686,9 @@ def audited(
 
     work = [(formula, lengths) for formula in wanted]
     done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
-    one = None if model is None else _inside(model)
-    if one is not None:
-        rows = ((judged(f, one.spec, one.id, lengths),) if f.judged else () for f in wanted)
+    own = None if model is None else _inside(model)
+    if own is not None:
+        rows = ((judged(f, own.spec, own.id, lengths),) if f.judged else () for f in wanted)
         done = enumerate(rows)
     elif jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
@@ -699,11 +699,11 @@ def audited(
     for i, answer in done:
         if not isinstance(answer, tuple):
             raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
-        off = [f for f in answer if f.verdict == WRONG and (f.in_scope or one is not None)]
+        off = [f for f in answer if f.verdict == WRONG and (f.in_scope or own is not None)]
         witness = ""
         if off:
             worst = max(off, key=lambda f: abs(f.off))
-            witness = rests_of(wanted[i], worst, one or find_model(worst.model))
+            witness = rests_of(wanted[i], worst, own or find_model(worst.model))
         real = compared().get(wanted[i].id)
         yield i, Audited(formula=wanted[i], found=answer, compared=real, witness=witness)
 
@@ -719,24 +719,24 @@ def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
 @cache
 def models() -> tuple[tuple[str, ModelSpec], ...]:
     """List the models of the catalog that a formula is judged at: sizes known, inside the audit."""
-    built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
+    built = ((entry.id, entry.spec()) for entry in catalog.entries() if entry.sizes is not None)
     return tuple((id, spec) for id, spec in built if not outside(spec))
 
 
-def misses_at(formula: Formula, found: Found) -> list[Line]:
+def misses_at(formula: Formula, result: Found) -> list[Line]:
     """Return the recorded misses that make the difference at a model, the largest first."""
-    place = place_of((found.spec, Workload(batch_size=1, seq_len=found.seq_len)))
+    place = place_of((result.spec, Workload(batch_size=1, seq_len=result.seq_len)))
     lines = [line for line in lines_of(formula.misses, place) if line["value"]]
     return sorted(lines, key=lambda line: -abs(line["value"]))
 
 
-def rests_of(formula: Formula, found: Found, model: Model) -> str:
+def rests_of(formula: Formula, result: Found, model: Model) -> str:
     """Say what our count of this kind rests on at `model`: what was proven against which code."""
     from metacount.check.verdict import rests_on
 
     if not formula.judged:
         return ""
-    return rests_on(model, Workload(seq_len=found.seq_len), PROVEN[formula.kind])
+    return rests_on(model, Workload(seq_len=result.seq_len), PROVEN[formula.kind])
 
 
 # ---- one run's MFU under the training formula of every framework
@@ -780,12 +780,12 @@ def mfu(
             return None
 
     def row(formula: Formula | None) -> Utilization:
-        found = tuple(per_token(formula, n) for n in at_lengths)
+        rows = tuple(per_token(formula, n) for n in at_lengths)
         return Utilization(
             formula=formula,
             in_scope=formula is None or holds(formula.scope, spec),
-            per_token=found,
-            mfu=tuple(None if n is None else n * share for n in found),
+            per_token=rows,
+            mfu=tuple(None if n is None else n * share for n in rows),
         )
 
     training = (f for f in chosen(()) if f.kind == "training" and f.judged)

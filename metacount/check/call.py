@@ -237,9 +237,9 @@ def _called(function: Callable[..., object], arguments: dict[str, object], name:
     except SystemExit:
         raise InputError(f"{name}: ended the process; return a number instead") from None
     except BaseException as error:
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        reason = error.args[0] if isinstance(error, KeyError) and error.args else error
         raise InputError(
-            f"{name}: raised {type(error).__name__} at the sizes of the model: {_said(said)}"
+            f"{name}: raised {type(error).__name__} at the sizes of the model: {_said(reason)}"
         ) from None
 
 

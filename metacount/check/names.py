@@ -121,8 +121,8 @@ class ConfigKeys:
                 (key,) = unknown
                 slope = sympy.diff(expr, key)
                 if key not in slope.free_symbols:
-                    found = (sympy.Symbol(name) - expr.subs(key, 0)) / slope
-                    self.made.setdefault(key.name, sympy.expand(found.subs(ours)))
+                    solved = (sympy.Symbol(name) - expr.subs(key, 0)) / slope
+                    self.made.setdefault(key.name, sympy.expand(solved.subs(ours)))
 
 
 @cache

@@ -247,11 +247,11 @@ def places(
     """
     own = [*_catalog(case)]
     turns = _turns([case, *own[: BASES - 1]], gaps)
-    beside = [*_beside(case, _numbers(literals), turns)]
-    step = max(1, len(beside) / MOST_BESIDE)  # from all over
-    beside = [beside[int(i * step)] for i in range(min(len(beside), MOST_BESIDE))]
+    neighbours = [*_beside(case, _numbers(literals), turns)]
+    step = max(1, len(neighbours) / MOST_BESIDE)  # from all over
+    neighbours = [neighbours[int(i * step)] for i in range(min(len(neighbours), MOST_BESIDE))]
     draw = random.Random(1)
-    others = [*own, *_unruled(case), *_varied(case), *beside, *random_cases(*case, SMALL)]
+    others = [*own, *_unruled(case), *_varied(case), *neighbours, *random_cases(*case, SMALL)]
     others += [other for _ in range(MIDDLE) for other in _middle(case, draw)]
     others += _together(case, turns)
     unique = {repr([part.to_dict() for part in case]): case}
@@ -341,22 +341,22 @@ def _turns(bases: list[Case], gaps: Iterable[Gap]) -> list[dict[str, int]]:
 
     Where none can be so large, another one that the gap depends on is made large first.
     """
-    found: list[dict[str, int]] = []
+    turns: list[dict[str, int]] = []
     for gap in gaps:
         for base in bases:
             sizes = sizes_of(base)
             names = [name for name in gap.names if name in sizes]
             for name in names:
                 for value in _crossings(gap, base, name, {}):
-                    found.append({name: value})
+                    turns.append({name: value})
                     if value <= _limit(name):
                         continue
                     for other in names:
                         large = {other: min(_limit(other), FAR)}
                         if other != name:
                             for again in _crossings(gap, base, name, large):
-                                found.append({name: again, **large})
-    unique = {tuple(turn.items()): turn for turn in found}
+                                turns.append({name: again, **large})
+    unique = {tuple(turn.items()): turn for turn in turns}
     return [*unique.values()][:MOST_LITERALS]
 
 

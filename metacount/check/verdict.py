@@ -193,10 +193,10 @@ def _ffn(spec: ModelSpec) -> str:
         on = "q, k, v and the FFN" if spec.attention_adapters else "the FFN"
         adapters = "" if spec.adapter_rank is None else f", adapters of each use on {on}"
         return f"{kind} FFN{bias}{where}{adapters}"
-    beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
+    parallel = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
     every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
     if set(WITH_EXPERTS) & set(spec.ffn_pattern):
-        every = _of_layers(BESIDE if beside else "E", spec.ffn_pattern)
+        every = _of_layers(BESIDE if parallel else "E", spec.ffn_pattern)
     more = {
         " and shared experts": spec.n_shared_experts,
         " and zero experts": spec.n_zero_experts,
@@ -206,7 +206,7 @@ def _ffn(spec: ModelSpec) -> str:
         " after dense layers": spec.n_dense_layers,
         every: True,
     }
-    return f"{beside}{kind} experts{''.join(words for words, given in more.items() if given)}"
+    return f"{parallel}{kind} experts{''.join(words for words, given in more.items() if given)}"
 
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is

@@ -284,7 +284,7 @@ def _help() -> str:
         sections.append(
             [Text(group, bold), Grid(heads=(), rows=rows, align="<", prose=True, indent=2)]
         )
-    lines = [Text(example, indent=2, whole=True) for example in EXAMPLES]
+    lines = [Text(example, indent=2, unbroken=True) for example in EXAMPLES]
     sections.append([Text("Try", bold), *lines])
     sections.append([Text("metacount COMMAND --help says more; metacount --version.")])
     return in_text(sections)

@@ -120,9 +120,9 @@ def percent(share: Fraction) -> str:
     hundredths = round(share * 10_000)
     if share and not hundredths:
         return f"<{'+' if share > 0 else '-'}0.01 %"
-    whole, rest = divmod(abs(hundredths), 100)
+    integer, rest = divmod(abs(hundredths), 100)
     sign = "+" if share > 0 else "-" if share < 0 else ""
-    return f"{sign}{exact(whole)}.{rest:02d} %"
+    return f"{sign}{exact(integer)}.{rest:02d} %"
 
 
 # ---- every formula at every model
@@ -165,7 +165,7 @@ def audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
     for kind, words in KINDS.items():
         group = [a for a in audits if a.formula.kind == kind]
         if group:
-            sections += [[Text(words, bold, whole=True)], [Lines(_kind(group, outside))]]
+            sections += [[Text(words, bold, unbroken=True)], [Lines(_kind(group, outside))]]
     return [*sections, _summary(audits)]
 
 
@@ -235,7 +235,7 @@ def _summary(audits: Sequence[Audited]) -> list[Block]:
         "Every formula is judged by the convention that it states: a convention is no error. "
         f"One formula, term by term: metacount audit {audits[0].formula.id} --model MODEL"
     )
-    return [Text(head, bold, whole=True), Text(words, most=WIDEST)]
+    return [Text(head, bold, unbroken=True), Text(words, most=WIDEST)]
 
 
 def _audit_data(judged: Audited) -> Json:
@@ -246,9 +246,9 @@ def _audit_data(judged: Audited) -> Json:
         return {v.replace(" ", "_"): len(judged.of(v, in_scope=in_scope)) for v in verdicts}
 
     def worst(*, in_scope: bool) -> Json | None:
-        found = judged.worst(in_scope=in_scope)
-        misses = [] if found is None else [line["of"] for line in misses_at(judged.formula, found)]
-        return None if found is None else {**found.to_dict(), "misses": misses}
+        lines = judged.worst(in_scope=in_scope)
+        misses = [] if lines is None else [line["of"] for line in misses_at(judged.formula, lines)]
+        return None if lines is None else {**lines.to_dict(), "misses": misses}
 
     return {
         **judged.formula.to_dict(),
@@ -307,14 +307,14 @@ def _details(args: argparse.Namespace) -> Answer:
 def _detail_report(model: Model, f: Formula, data: Json) -> Report:
     from metacount.textbook.conventions import FORMULAS
 
-    found, real = data["found"], data["compared"]
+    judged, real = data["found"], data["compared"]
     read = "" if f.source.read else ", restated as it is known, not read for this audit"
     listed = ", also a row of `count --conventions`" if f.convention in FORMULAS else ""
     notes = {
         "where": f.where + read,
         "counts": f.says,
         "convention": f"{f.convention or ''}{listed}",
-        "scope": f"{f.scope_says}; this model is {'in' if found['in_scope'] else 'outside'} it",
+        "scope": f"{f.scope_says}; this model is {'in' if judged['in_scope'] else 'outside'} it",
         "note": f.note,
         "threads": ", ".join(f.threads),
         "compared": ""
@@ -326,8 +326,8 @@ def _detail_report(model: Model, f: Formula, data: Json) -> Report:
     name = f"{f.source.name}: {f.function or f.place}"
     sections: list[list[Block]] = [
         [
-            Text(f"{bold(f.id)}  ({name})", whole=True),
-            Text(f"{model.name}, {exact(found['seq_len'])} tokens", whole=True),
+            Text(f"{bold(f.id)}  ({name})", unbroken=True),
+            Text(f"{model.name}, {exact(judged['seq_len'])} tokens", unbroken=True),
         ],
         [Notes(notes.items())],
     ]
@@ -335,9 +335,9 @@ def _detail_report(model: Model, f: Formula, data: Json) -> Report:
         total = sum((term["value"] for term in data["theirs"]), Fraction(0))
         sections.append([_side("theirs", data["theirs"], total)])
     if data["ours"]:
-        misses = _side("theirs less ours", data["difference"], found["theirs"] - found["ours"])
+        misses = _side("theirs less ours", data["difference"], judged["theirs"] - judged["ours"])
         rest = f"not accounted for by the recorded misses: {_number(data['unaccounted'])}"
-        last = [Text(rest, whole=True, indent=2)] if data["unaccounted"] else []
+        last = [Text(rest, unbroken=True, indent=2)] if data["unaccounted"] else []
         sections += [_amounts(data), [misses, *last]]
     if (small := data["smallest"]) is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in small["sizes"].items())
@@ -398,7 +398,7 @@ def _mfu(args: argparse.Namespace) -> Answer:
     from metacount.resolve import find_model
 
     words = f"{_plain(args.tokens_per_second)} tokens/s, peak {_plain(args.peak)} TFLOP/s"
-    found = []
+    utilizations = []
     for id in args.mfu:
         model = find_model(id, args.settings)
         lengths = args.seq or list(lengths_of(model.spec, LENGTHS))
@@ -408,14 +408,14 @@ def _mfu(args: argparse.Namespace) -> Answer:
                 f"--seq {max(lengths)}: {model.id} has {longest} positions; give as many or fewer"
             )
         rows = mfu(model, lengths, tokens_per_second=args.tokens_per_second, peak_tflops=args.peak)
-        found.append((model, lengths, rows))
+        utilizations.append((model, lengths, rows))
 
     def data() -> object:
-        each = [_mfu_data(*one) for one in found]
+        each = [_mfu_data(*row) for row in utilizations]
         return each if len(each) > 1 else each[0]
 
     return Answer(
-        report=lambda: [section for one in found for section in _mfu_report(*one, words)],
+        report=lambda: [section for row in utilizations for section in _mfu_report(*row, words)],
         data=data,
     )
 
@@ -447,7 +447,7 @@ def _mfu_report(
         "says which."
     )
     grid = Grid(heads=heads, rows=body, align="<" + ">" * len(lengths))
-    head = Text(f"{bold(model.name)}  ({run})", whole=True)
+    head = Text(f"{bold(model.name)}  ({run})", unbroken=True)
     return [[head], [grid], [Text(words, most=WIDEST)]]
 
 

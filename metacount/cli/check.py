@@ -50,7 +50,7 @@ def options() -> Sequence[Option]:
             'FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
             "our words, our letters or a config's",
         ),
-        *(one for one in MODEL if one is not TIMEOUT),
+        *(shared for shared in MODEL if shared is not TIMEOUT),
         quantity(COUNTS, WAYS, "params, or of a formula of the run the nearest"),
         option(
             "--timeout",
@@ -71,12 +71,12 @@ def run(args: argparse.Namespace) -> Answer:
     if args.quantity is not None:
         check_quantity(args.quantity, COUNTS)
     model = find_model(args.model, args.settings)
-    found = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
+    judgement = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
     return Answer(
-        report=lambda: report_of(found, model.name),
-        data=found.to_dict,
-        table=lambda: _table(found),
-        code=0 if found.holds else EXIT_DISAGREE,
+        report=lambda: report_of(judgement, model.name),
+        data=judgement.to_dict,
+        table=lambda: _table(judgement),
+        code=0 if judgement.holds else EXIT_DISAGREE,
         model=model,
         workload=fitted(model.spec, request_of(args)),
     )
@@ -99,72 +99,72 @@ def _judgement(
     return check(formula, model, quantity=quantity, workload=request, timeout=timeout)
 
 
-def report_of(found: Judgement, model: str) -> Report:
+def report_of(judgement: Judgement, model: str) -> Report:
     """Report verdict, what was compared, both sides, terms, counterexample, notes."""
     from metacount.check.comparison import named
     from metacount.cli.expressions import meaning
 
-    difference = "" if found.difference is None else named(found.difference)
-    terms = [_term(term) for term in found.terms]
+    difference = "" if judgement.difference is None else named(judgement.difference)
+    terms = [_term(term) for term in judgement.terms]
     if len(terms) > 1 and len(difference) <= LONGEST:
         terms.insert(0, _row("difference", f"{difference}  (formula less model)"))
-    condition = [] if found.condition is None else [_row("equal where", found.condition)]
-    notes = [_row("note", note) for note in found.notes]
+    condition = [] if judgement.condition is None else [_row("equal where", judgement.condition)]
+    notes = [_row("note", note) for note in judgement.notes]
     sections: list[list[Block]] = [
-        [Text(_verdict(found), bold)],
+        [Text(_verdict(judgement), bold)],
         [
-            _row("model", f"{model}: {found.quantity}, {meaning(found.quantity)}"),
-            _row("structure", found.structure),
-            _row("rests on", found.rests_on),
+            _row("model", f"{model}: {judgement.quantity}, {meaning(judgement.quantity)}"),
+            _row("structure", judgement.structure),
+            _row("rests on", judgement.rests_on),
         ],
         [
-            *_side("formula", found.theirs, found.theirs_value),
-            *_side("model has", found.ours, Fraction(found.ours_value)),
-            *_letters(found),
+            *_side("formula", judgement.theirs, judgement.theirs_value),
+            *_side("model has", judgement.ours, Fraction(judgement.ours_value)),
+            *_letters(judgement),
         ],
         [*terms],
         [*condition],
-        _counterexample(found),
+        _counterexample(judgement),
     ]
     last = max(i for i, section in enumerate(sections) if section)
     sections[last] += notes
     return sections
 
 
-def _table(found: Judgement) -> Grid:
+def _table(judgement: Judgement) -> Grid:
     """Tabulate both sides, and each part of what the formula has more than the model, or less."""
     from sympy import latex
 
     from metacount.algebra.text import in_letters
 
-    ours = Fraction(found.ours_value)
-    sides = [("formula", found.theirs, found.theirs_value), ("model", found.ours, ours)]
+    ours = Fraction(judgement.ours_value)
+    sides = [("formula", judgement.theirs, judgement.theirs_value), ("model", judgement.ours, ours)]
     rows = [
         (
             what,
             None if expr is None else Formula(text=in_letters(expr), latex=latex(expr)),
             value.numerator if value.denominator == 1 else str(value),
         )
-        for what, expr, value in (*sides, *((t.words, t.expr, t.value) for t in found.terms))
+        for what, expr, value in (*sides, *((t.words, t.expr, t.value) for t in judgement.terms))
     ]
     return Grid(heads=("what", "form", "value"), rows=rows, align="<<>")
 
 
-def _verdict(found: Judgement) -> str:
+def _verdict(judgement: Judgement) -> str:
     from metacount.check.judgement import EQUAL, HERE, TRIED, UNTRIED
 
-    if found.verdict == EQUAL:
-        return f"equal for all sizes ({', '.join(found.free)})" if found.free else "equal"
-    if found.verdict == TRIED:
-        return f"equal wherever it could be tried: at these sizes and at {found.tried} others"
-    if found.verdict == UNTRIED:
+    if judgement.verdict == EQUAL:
+        return f"equal for all sizes ({', '.join(judgement.free)})" if judgement.free else "equal"
+    if judgement.verdict == TRIED:
+        return f"equal wherever it could be tried: at these sizes and at {judgement.tried} others"
+    if judgement.verdict == UNTRIED:
         return "equal at these sizes, but no other could be tried"
-    if found.verdict == HERE:
+    if judgement.verdict == HERE:
         return "equal at these sizes, but not in general"
-    difference = found.difference_value
+    difference = judgement.difference_value
     relative = ""
     if difference.denominator == 1:
-        relative = f" ({units.relative(int(difference), found.ours_value)})"
+        relative = f" ({units.relative(int(difference), judgement.ours_value)})"
     return f"wrong: {_way(difference)} {number(abs(difference))}{relative}"
 
 
@@ -180,9 +180,9 @@ def number(value: Fraction) -> str:
     """
     if value.denominator == 1:
         return units.exact(int(value))
-    whole, rest = divmod(abs(value), 1)
-    text = f"{units.exact(int(whole))} + {rest}" if whole else str(rest)
-    return f"-({text})" if value < 0 and whole else f"-{text}" if value < 0 else text
+    integer, rest = divmod(abs(value), 1)
+    text = f"{units.exact(int(integer))} + {rest}" if integer else str(rest)
+    return f"-({text})" if value < 0 and integer else f"-{text}" if value < 0 else text
 
 
 def _row(label: str, text: str) -> Block:
@@ -209,12 +209,12 @@ def _side(label: str, expr: sympy.Expr, value: Fraction) -> list[Block]:
 
     if expr is None:
         return [_row(label, f"{number(value)} at these sizes (in numbers, not in letters)")]
-    total = Text(f"= {number(value)}", dim, indent=LABEL + 2, whole=True)
+    total = Text(f"= {number(value)}", dim, indent=LABEL + 2, unbroken=True)
     return [_row(label, in_letters(expr)), total]
 
 
-def _letters(found: Judgement) -> list[Block]:
-    words = ", ".join(f"{letter} {name}" for letter, name in found.letters.items())
+def _letters(judgement: Judgement) -> list[Block]:
+    words = ", ".join(f"{letter} {name}" for letter, name in judgement.letters.items())
     return [_row("letters", words)] if words else []
 
 
@@ -248,9 +248,9 @@ def _negated(expr: sympy.Expr) -> sympy.Expr:
 
 
 def _counterexample(result: Judgement) -> list[Block]:
-    found = result.counterexample
-    if found is None:
+    example = result.counterexample
+    if example is None:
         return []
-    sizes = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
-    text = f"{sizes}: the formula gives {number(found.theirs)}, the model has {found.ours:,}"
+    sizes = ", ".join(f"{name} = {size}" for name, size in example.sizes.items())
+    text = f"{sizes}: the formula gives {number(example.theirs)}, the model has {example.ours:,}"
     return [_row("counterexample", text)]

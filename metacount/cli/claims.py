@@ -116,7 +116,7 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     for verdict in verdicts:
         if verdict.claim.topic != topic:
             topic = verdict.claim.topic
-            sections.append([Text(_topic(topic, lang), bold, whole=True)])
+            sections.append([Text(_topic(topic, lang), bold, unbroken=True)])
         sections.append([_listed(verdict)])
     words = [verdict.verdict for verdict in verdicts]
     counts = translated(", ", lang).join(
@@ -127,7 +127,7 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     n = len(verdicts)
     some = "{n} statement" if n == 1 else "{n} statements"
     ended = translated(f"{some}: {{counts}}" if n else some, lang, n=n, counts=counts)
-    last: list[Block] = [Text(ended, bold, whole=True)]
+    last: list[Block] = [Text(ended, bold, unbroken=True)]
     if n:
         closing = translated(
             "A rounded number is right when the exact one rounds to it. Conditional: it "

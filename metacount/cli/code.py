@@ -63,7 +63,7 @@ def _texts(chosen: Sequence[Code]) -> Report:
         text = _painted(code.text) if is_terminal() else code.text
         head = dim(f"metacount/{code.file}, line {code.line}")
         lines = [*([""] if i else []), head, *text.split("\n")]
-        sections.append([Text(line, whole=True) for line in lines])
+        sections.append([Text(line, unbroken=True) for line in lines])
     return sections
 
 

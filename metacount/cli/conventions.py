@@ -71,7 +71,7 @@ def conventions_report(model: Model, workload: Workload) -> Report:
         for passes in dict.fromkeys(c.passes for c in rows)
     ]
     judged = "whether they count what they say: metacount audit"
-    run = Text(f"batch_size {workload.batch_size}, seq_len {length}", whole=True)
+    run = Text(f"batch_size {workload.batch_size}, seq_len {length}", unbroken=True)
     return [
         [title(model.name, model.id), run],
         [*_legend(a), Notes([("tied", tied if model.spec.tie_embeddings else "")])],
@@ -126,7 +126,7 @@ def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
     for line, c in zip(drawn[1:], group, strict=True):
         lines.append(line)
         for source in c.sources:
-            first, *rest = wrapped(source.told(), width - 6)
+            first, *rest = wrapped(source.sentence(), width - 6)
             lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
     return lines
 

@@ -148,19 +148,20 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
         return answer(models, request)
     dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
-    kept = {name: given for name, given in dtypes.items() if given} or None
+    cache_dtypes = {name: given for name, given in dtypes.items() if given} or None
     if any(isinstance(model, TransformersOnly) for model in models):
         prepare_for_torch()
-    served = [_served(model, request, args.engine, kept) for model in models]
+    served = [_served(model, request, args.engine, cache_dtypes) for model in models]
     if len(models) == 1 and not (args.json or args.table or names):
         return Answer(
             report=lambda: [
-                *report_of(models[0], request, verbose=args.verbose, kept=kept),
+                *report_of(models[0], request, verbose=args.verbose, cache_dtypes=cache_dtypes),
                 *([] if served[0] is None else _served_report(served[0])),
             ]
         )
     data = [
-        data_of(model, request, kept) | ({} if engine is None else {"engine": engine.to_dict()})
+        data_of(model, request, cache_dtypes)
+        | ({} if engine is None else {"engine": engine.to_dict()})
         for model, engine in zip(models, served, strict=True)
     ]
     if names:
@@ -252,14 +253,16 @@ def _totals_report(totals: Totals) -> Report:
     )
     total = [(name, n, short(n) if n else "") for name, n, short in sums]
     return [
-        [Text(totals.source, bold, whole=True)],
+        [Text(totals.source, bold, unbroken=True)],
         [Grid(heads=heads, rows=rows, align="<>>><")],
         [Grid(heads=(), rows=total, align="<>", prose=True)],
         [Notes([("note", note) for note in totals.notes])],
     ]
 
 
-def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Reserved | None:
+def _served(
+    model: Any, request: Request, engine: str | None, cache_dtypes: Kept
+) -> Reserved | None:
     """Count what an engine reserves for a model, or for its text part."""
     if engine is None:
         return None
@@ -268,7 +271,7 @@ def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Res
         assert isinstance(model, TransformersOnly)
         raise InputError(f"--engine: {model.name} has no formula: {model.problem}")
     run = fitted(it.spec, request)
-    return reserved_cache(it.spec, run, engine, (kept or {}).get("kv_dtype", run.dtype))
+    return reserved_cache(it.spec, run, engine, (cache_dtypes or {}).get("kv_dtype", run.dtype))
 
 
 def _served_report(reserved: Reserved) -> Report:
@@ -277,17 +280,17 @@ def _served_report(reserved: Reserved) -> Report:
     return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", reserved.rule)])]]
 
 
-def data_of(model: Any, request: Workload | Request, kept: Kept = None) -> Json:
+def data_of(model: Any, request: Workload | Request, cache_dtypes: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
-        return count_data(model, _counted(model, request, kept))
+        return count_data(model, _counted(model, request, cache_dtypes))
     from metacount.verify.compare import fitted_outside, outside_witnesses
 
     source = Source(config=model.source.config)
     workload, why = fitted_outside(source, request)
     (measured, *_), _ = outside_witnesses(source, workload)
     notes = [why] if why else []
-    if kept:
+    if cache_dtypes:
         why = "is measured as its code keeps it: --kv-dtype and --state-dtype go with a formula"
         raise InputError(f"{model.name} {why}")
     if model.text is not None:
@@ -338,23 +341,27 @@ def _of_text(text: Model, measured: Witness, request: Workload | Request) -> lis
     return [*notes, *result.notes]
 
 
-def _counted(model: Model, request: Workload | Request, kept: Kept = None) -> Count:
+def _counted(model: Model, request: Workload | Request, cache_dtypes: Kept = None) -> Count:
     quantised = model.quantised
-    return count(model.spec, request, notes=model.notes, quantised=quantised, kept=kept)
+    return count(
+        model.spec, request, notes=model.notes, quantised=quantised, cache_dtypes=cache_dtypes
+    )
 
 
-def report_of(model: Any, request: Request, *, verbose: bool = False, kept: Kept = None) -> Report:
+def report_of(
+    model: Any, request: Request, *, verbose: bool = False, cache_dtypes: Kept = None
+) -> Report:
     """Report one model, counted or measured: figures last, notes in a line each before them;
     `verbose` or measured: figures first, with their whole meaning, and all that is to be said.
     """
     if not isinstance(model, Model):
-        data = data_of(model, request, kept)
+        data = data_of(model, request, cache_dtypes)
         return [
             [title(model.name, model.id)],
             *figures_report(data),
             [_notes(model, data, None)],
         ]
-    result = _counted(model, request, kept)
+    result = _counted(model, request, cache_dtypes)
     head = [title(model.name, model.id), *_facts(model)]
     data, proof = result.to_dict(), proven_of(model, result)
     last = figures_report(data, model.spec, verbose=verbose, stored=_stored(model, result))
@@ -566,7 +573,7 @@ def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
     ]
     heads = ("", *map(heading, models))
     grid = Grid(heads=heads, rows=rows, align="<" + ">" * len(models), blocks=True)
-    run_text = Text(_workload([each["workload"] for each in data]), bold, whole=True)
+    run_text = Text(_workload([each["workload"] for each in data]), bold, unbroken=True)
     return [[run_text], [grid], [_sources(models, data)]]
 
 

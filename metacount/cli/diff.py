@@ -86,7 +86,7 @@ def report_of(diff: Diff) -> Report:
         return note.lines(width) if short else []
 
     return [
-        [Text(f"{diff.a.name} → {diff.b.name}", bold, whole=True), Text(_runs(diff))],
+        [Text(f"{diff.a.name} → {diff.b.name}", bold, unbroken=True), Text(_runs(diff))],
         _sentence(diff),
         [figures],
         *tables,

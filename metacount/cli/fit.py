@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> Answer:
         return _placed(args)
     model = find_model(args.model, args.settings)
     gpu = ",".join(devices()) if args.gpu == "all" else args.gpu or GPUS
-    found = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
+    fits = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
     return Answer(
-        report=lambda: report_of(found),
-        data=lambda: {"train": args.train, **found.to_dict()},
-        code=0 if all(each.mesh is not None for each in found.answers) else 1,
+        report=lambda: report_of(fits),
+        data=lambda: {"train": args.train, **fits.to_dict()},
+        code=0 if all(each.mesh is not None for each in fits.answers) else 1,
         model=model,
-        workload=None if found.job is None else workload_of(found.job),
+        workload=None if fits.job is None else workload_of(fits.job),
     )
 
 
@@ -97,7 +97,7 @@ def _placed(args: argparse.Namespace) -> Answer:
     memory = 0 if args.cpu_memory is None else bytes_size(args.cpu_memory)
     model = find_any(args.model, args.settings)
     prepare_for_torch()
-    found = place_module(
+    placement = place_module(
         model, gpus, device_map=args.device_map, cpu_memory=memory, dtype=args.dtype
     )
     cache = None
@@ -108,40 +108,40 @@ def _placed(args: argparse.Namespace) -> Answer:
         request = Request(batch_size=args.batch or 1, seq_len=args.seq, dtype=args.dtype)
         cache = count(model.spec, request).kv_cache_bytes
     return Answer(
-        report=lambda: _placed_report(model, found, cache),
-        data=lambda: {"model": model.id, **found, "kv_cache_bytes": cache},
-        code=0 if found["fits"] else 1,
+        report=lambda: _placed_report(model, placement, cache),
+        data=lambda: {"model": model.id, **placement, "kv_cache_bytes": cache},
+        code=0 if placement["fits"] else 1,
         model=model,
     )
 
 
-def _placed_report(model: Model | TransformersOnly, found: Json, cache: int | None) -> Report:
+def _placed_report(model: Model | TransformersOnly, placement: Json, cache: int | None) -> Report:
     from metacount.cli.train import folded
 
-    where = f"{found['module']} on meta, in {found['dtype']}, "
-    where += f"placed by accelerate {found['accelerate']}, device map {found['device_map']}"
+    where = f"{placement['module']} on meta, in {placement['dtype']}, "
+    where += f"placed by accelerate {placement['accelerate']}, device map {placement['device_map']}"
     names: dict[str, str] = {}
     rows: list[tuple[Cell, ...]] = []
-    for place in found["places"]:
+    for place in placement["places"]:
         key, name = place["id"], place["name"]
         names[key] = key if key == name else f"{key} {name}"
         sizes = (place[n] for n in ("room", "param_bytes", "buffer_bytes", "accelerate_bytes"))
         rows.append((names[key], *(Amount(n, units.gib, always=True) for n in sizes)))
     heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
-    placed = list(found["parts"].items())
+    placed = list(placement["parts"].items())
     parts = [(part or "the whole module", names[placed[run[0]][1]]) for part, run in folded(placed)]
-    notes = [] if found["fits"] else [("does not fit", "what no memory holds goes to disk")]
-    notes += [("differs", difference) for difference in found["differences"]]
-    if not found["differences"]:
-        said = "accelerate's sizes in each place"
-        said += " and the formula in all" if found["formula_bytes"] is not None else ""
-        notes.append(("equal", f"our count, tensor by tensor, and {said}"))
+    notes = [] if placement["fits"] else [("does not fit", "what no memory holds goes to disk")]
+    notes += [("differs", difference) for difference in placement["differences"]]
+    if not placement["differences"]:
+        note = "accelerate's sizes in each place"
+        note += " and the formula in all" if placement["formula_bytes"] is not None else ""
+        notes.append(("equal", f"our count, tensor by tensor, and {note}"))
     left = "activations" if cache is None else f"the KV cache ({units.gib(cache)}) and activations"
     notes.append(("note", f"weights alone: no room is kept for {left}"))
-    said = "where something is offloaded, a device keeps room for the largest layer"
-    notes.append(("note", f"{said}; tied tensors are held once"))
+    note = "where something is offloaded, a device keeps room for the largest layer"
+    notes.append(("note", f"{note}; tied tensors are held once"))
     return [
-        [Text(f"{bold(model.name)}  ({model.id})", whole=True), Text(where)],
+        [Text(f"{bold(model.name)}  ({model.id})", unbroken=True), Text(where)],
         [Grid(heads=heads, rows=rows, align="<>>>>")],
         [Grid(heads=("part", "device"), rows=parts, align="<<")],
         [Notes(notes)],
@@ -152,11 +152,11 @@ def report_of(answer: Fits) -> Report:
     """Report a row for each device, then the commands, then what is not in the figures."""
     from metacount.sharding.fit import assumed
 
-    model, found, done = answer.model, answer.answers, answer.job
-    head: list[Block] = [Text(f"{bold(model.name)}  ({model.id})", whole=True)]
+    model, answers, done = answer.model, answer.answers, answer.job
+    head: list[Block] = [Text(f"{bold(model.name)}  ({model.id})", unbroken=True)]
     if done is not None:
         of = "the smallest mesh"
-        if any(each.asked for each in found):
+        if any(each.asked for each in answers):
             of = "the mesh of so many devices that cuts least, of those that fit,"
         head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
         head.append(Notes([("assumed", assumed(done))]))
@@ -164,22 +164,22 @@ def report_of(answer: Fits) -> Report:
         size = units.gib(stored.n_bytes)
         spread = "spread over ranks in proportion to the values of each role; `shard` has --dtype"
         head.append(Notes([("weights", f"as stored, {size}: {stored.how}; {spread}")]))
-    longest = max(len(each.device.id) for each in found)
+    longest = max(len(each.device.id) for each in answers)
     commands: list[Block] = []
-    for each in found:
+    for each in answers:
         commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
         commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
         if each.largest is not None and each.job is not None:
             commands.append(Notes(peak_said(each.largest, each.job)))
-    fits = done is not None and any(each.mesh is not None for each in found)
-    last = _columns(found, done) if fits and done is not None else []
-    last += [("memory", _source(each.device)) for each in found]
-    if any(each.device.usable_bytes is None for each in found):
-        said = "a process gets some hundred MiB less than the driver reports (H200: 615 MiB)"
-        last.append(("note", said))
+    fits = done is not None and any(each.mesh is not None for each in answers)
+    last = _columns(answers, done) if fits and done is not None else []
+    last += [("memory", _source(each.device)) for each in answers]
+    if any(each.device.usable_bytes is None for each in answers):
+        caution = "a process gets some hundred MiB less than the driver reports (H200: 615 MiB)"
+        last.append(("note", caution))
     return [
         head,
-        [Grid(heads=HEADS, rows=[_row(each) for each in found], align="<>>>>>")],
+        [Grid(heads=HEADS, rows=[_row(each) for each in answers], align="<>>>>>")],
         commands,
         [Notes([*last, *(("note", note) for note in answer.not_counted)])],
     ]
@@ -197,17 +197,17 @@ def _why(each: Fit) -> str:
 def _source(device: Device) -> str:
     if device.by_maker:
         return f"{device.id}: {device.source}, as its maker says (GB = 10^9 bytes)"
-    said = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"
+    text = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"
     if device.usable_bytes is None:
-        return said
-    return f"{said}; of these CUDA gives a process {units.exact(device.usable_bytes)} bytes"
+        return text
+    return f"{text}; of these CUDA gives a process {units.exact(device.usable_bytes)} bytes"
 
 
-def _columns(found: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
+def _columns(fits: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
     """Say what the two last columns are, and what limits them beside memory."""
     from metacount.sharding.fit import MOST
 
-    fitting = [each for each in found if each.mesh is not None]
+    fitting = [each for each in fits if each.mesh is not None]
     lengths, sequences = {each.seq_len for each in fitting}, {each.batch_size for each in fitting}
     batches = {each.job.batch_size for each in fitting if each.job is not None}
     batch = f"with batch {min(batches)}" if len(batches) == 1 else "with its command's batch"
@@ -218,9 +218,9 @@ def _columns(found: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
         seq += ", by memory alone: how many positions the model was made for is not known here"
     if any(n is not None and n >= MOST for n in lengths | sequences):
         seq += f"; no more than {units.exact(MOST)} are looked for"
-    said = f"of all ranks together, sequences of {units.exact(job.seq_len)} tokens"
+    label = f"of all ranks together, sequences of {units.exact(job.seq_len)} tokens"
     grows = "nothing that is counted grows with it" if None in lengths | sequences else ""
-    return [(HEADS[-2], said), (HEADS[-1], seq), ("-", grows)]
+    return [(HEADS[-2], label), (HEADS[-1], seq), ("-", grows)]
 
 
 def _row(each: Fit) -> tuple[Cell, ...]:

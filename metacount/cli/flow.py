@@ -132,7 +132,7 @@ def report_of(flow: Flow) -> Report:
     ]
     head: list[Block] = [title(flow.name, flow.model)]
     if flow.workload:
-        head.append(Text(_run(flow), whole=True))
+        head.append(Text(_run(flow), unbroken=True))
     return [head, [_letters(terms)], [Lines(lambda _: _drawn(flow))], [_narrow(Notes(notes))]]
 
 
@@ -327,7 +327,7 @@ def _forward_report(name: str, table: ForwardTable) -> Report:
     letters = [f"{letter}\0=\0{number}" for letter, number in table.numbers.items()]
     notes = Notes([("total", f"{units.exact(table.matmul_flops)} FLOPs"), ("read ", read)])
     parts = [Lines(partial(_part, part), most=WIDEST) for part in table.parts]
-    head = [Text(name, bold, whole=True), Text(work, whole=True)]
+    head = [Text(name, bold, unbroken=True), Text(work, unbroken=True)]
     return [head, [_letters(letters)], *([part] for part in parts), [_narrow(notes)]]
 
 

@@ -167,8 +167,8 @@ class Written:
         if len(rows) > 1:
             rows.append((f"{'total':{label}}", self.total(), self.value))
         parts = [Lines(partial(self._part, *row)) for row in rows]
-        nothing = Text(f"{bold('total')}  0, whatever the sizes", whole=True)
-        head = [Text(self.title, bold, whole=True), Text(meaning(self.quantity))]
+        nothing = Text(f"{bold('total')}  0, whatever the sizes", unbroken=True)
+        head = [Text(self.title, bold, unbroken=True), Text(meaning(self.quantity))]
         return [head, parts or [nothing], *self.sections]
 
     def _part(self, label: str, expr: sympy.Expr, value: int, width: int) -> Iterator[str]:

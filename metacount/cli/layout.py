@@ -237,5 +237,5 @@ def bar(value: int, total: int, room: int, blocks: bool | None = None) -> str:
         return ""
     if not (draws_lines() if blocks is None else blocks):
         return "#" * max(1, value * room // total)
-    whole, eighths = divmod(max(1, value * room * 8 // total), 8)
-    return "█" * whole + (EIGHTHS[eighths] if eighths else "")
+    full, eighths = divmod(max(1, value * room * 8 // total), 8)
+    return "█" * full + (EIGHTHS[eighths] if eighths else "")

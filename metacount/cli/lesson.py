@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if runs_modules(args.topic):
         prepare_for_torch()
     page = page_of(args.topic, args.model, lang, args.settings)
-    found = Lesson(page=page, answers=args.answers)
+    lesson = Lesson(page=page, answers=args.answers)
     if args.markdown:
-        return Pieces(text=found.to_markdown())
-    return Answer(report=lambda: report_of(page, found.answers), data=found.to_dict)
+        return Pieces(text=lesson.to_markdown())
+    return Answer(report=lambda: report_of(page, lesson.answers), data=lesson.to_dict)
 
 
 @frozen

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     class Takes(Protocol):
         """A parser, or a group of its options."""
 
-        def add_argument(self, *names: str, **said: Any) -> object:
+        def add_argument(self, *names: str, **settings: Any) -> object:
             """Take one more option."""
 
 
@@ -42,20 +42,20 @@ class Option:
         *,
         group: str = "",
         words: Callable[[], Iterable[str]] | None = None,
-        **said: Any,
+        **settings: Any,
     ) -> None:
         self.names, self.help, self.group, self.words = names.split(), help, group, words
-        self.said = {name: value for name, value in said.items() if value is not None}
+        self.said = {name: value for name, value in settings.items() if value is not None}
         long = [name for name in self.names if name.startswith("--")] or [self.names[-1]]
-        self.dest = str(said.get("dest") or long[0].lstrip("-").replace("-", "_"))
+        self.dest = str(settings.get("dest") or long[0].lstrip("-").replace("-", "_"))
         self.is_named = names.startswith("-")
-        self.takes = said.get("action", "store") in ("store", "append")
-        self.is_plural = said.get("nargs") in ("+", "*")
+        self.takes = settings.get("action", "store") in ("store", "append")
+        self.is_plural = settings.get("nargs") in ("+", "*")
 
 
-def option(names: str, metavar: str | None, help: str, **said: Any) -> Option:
+def option(names: str, metavar: str | None, help: str, **settings: Any) -> Option:
     """Declare an option that takes a value; `names` are with spaces between them."""
-    return Option(names, help, metavar=metavar, **said)
+    return Option(names, help, metavar=metavar, **settings)
 
 
 def flag(name: str, help: str) -> Option:

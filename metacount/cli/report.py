@@ -104,11 +104,11 @@ class Text:
         style: Callable[[str], str] | None = None,
         *,
         most: int = 0,
-        whole: bool = False,
+        unbroken: bool = False,
         indent: int = 0,
     ) -> None:
         self.text, self.style = text, style
-        self.most, self.whole, self.indent = most, whole, indent
+        self.most, self.whole, self.indent = most, unbroken, indent
 
     def lines(self, width: int) -> list[str]:
         """Write the sentence; a `whole` one in one line, however long."""
@@ -281,7 +281,7 @@ def in_text(report: Report, width: int | None = None) -> str:
 
 def title(name: str, id: str, more: str = "") -> Text:
     """Name a model: its name, and in brackets what it is found by."""
-    return Text(bold(name) + (f"  ({id})" if id not in ("", name) else "") + more, whole=True)
+    return Text(bold(name) + (f"  ({id})" if id not in ("", name) else "") + more, unbroken=True)
 
 
 def grids(report: Report) -> list[Grid]:

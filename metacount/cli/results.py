@@ -107,7 +107,7 @@ def summary_report(summary: Summary) -> Report:
     """Report figures, roles, and the tree."""
     notes = Notes(("note", note) for note in _notes(summary))
     tables = ([table] for table in _tables(summary))
-    return [[Text(summary.name, bold, whole=True)], *tables, [_tree(summary.tree)], [notes]]
+    return [[Text(summary.name, bold, unbroken=True)], *tables, [_tree(summary.tree)], [notes]]
 
 
 def summary_markdown(summary: Summary) -> str:

@@ -143,7 +143,7 @@ def options() -> Sequence[Option]:
 def how_of(args: argparse.Namespace) -> Json:
     """Collect the options of `JOB`, as the API takes them."""
     renamed = {"batch": "batch_size", "seq": "seq_len"}
-    given = (one.dest for one in JOB if one.dest != "train")
+    given = (option.dest for option in JOB if option.dest != "train")
     return {renamed.get(name, name): getattr(args, name) for name in given}
 
 
@@ -165,22 +165,22 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.formula:
         prepare_for_torch()
     how = how_of(args)
-    found = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how)
+    sharded = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how)
     fits = None
     if room is not None:
         from metacount.sharding.fit import verdict
 
-        fits = verdict(model, found, room)
+        fits = verdict(model, sharded, room)
     if args.output is not None:
         from metacount.cli.pictures import mesh_figure, save
 
-        save(mesh_figure(found, job_said(found.job)), args.output)
+        save(mesh_figure(sharded, job_said(sharded.job)), args.output)
     return Answer(
-        report=lambda: report_of(found, rank=args.rank, every=args.ranks == "all", fits=fits),
-        data=lambda: _data(found, args.rank, fits),
+        report=lambda: report_of(sharded, rank=args.rank, every=args.ranks == "all", fits=fits),
+        data=lambda: _data(sharded, args.rank, fits),
         code=0 if fits is None or fits.fits else 1,
         model=model,
-        workload=workload_of(found.job),
+        workload=workload_of(sharded.job),
     )
 
 
@@ -189,45 +189,45 @@ def workload_of(job: Job) -> Workload:
     return Workload(batch_size=job.batch_size, seq_len=job.seq_len, dtype=job.dtype)
 
 
-def _data(found: Sharded, rank: int | None, fits: Verdict | None) -> Json:
-    data = found.to_dict()
+def _data(sharded: Sharded, rank: int | None, fits: Verdict | None) -> Json:
+    data = sharded.to_dict()
     if rank is not None:
-        data["rank"] = {"rank": rank, **found.kind_of(rank).to_dict()}
+        data["rank"] = {"rank": rank, **sharded.kind_of(rank).to_dict()}
     if fits is not None:
         data["fits"] = fits.to_dict()
     return data
 
 
 def report_of(
-    found: Sharded, *, rank: int | None = None, every: bool = False, fits: Verdict | None = None
+    sharded: Sharded, *, rank: int | None = None, every: bool = False, fits: Verdict | None = None
 ) -> Report:
     """Report the mesh and the job, each kind of rank, and one of them (the largest) in full."""
-    job = found.job
-    source = "by formula" if found.source == "formula" else f"measured, {found.source}"
-    chosen = [found.largest] if rank is None else [found.kind_of(rank)]
-    if rank is None and found.smallest is not found.largest:
-        chosen.append(found.smallest)
+    job = sharded.job
+    source = "by formula" if sharded.source == "formula" else f"measured, {sharded.source}"
+    chosen = [sharded.largest] if rank is None else [sharded.kind_of(rank)]
+    if rank is None and sharded.smallest is not sharded.largest:
+        chosen.append(sharded.smallest)
     held: list[Block] = []
     ranks: list[list[Block]] = []
     if every:
-        for kind in found.kinds:
+        for kind in sharded.kinds:
             ranks += [[_memory([kind], [""], kind.first)], _sent(kind, kind.first, job)]
     else:
         heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
         first = chosen[0].first if rank is None else rank
         held += [_memory(chosen, heads, rank), Notes(peak_said(chosen[0], job))]
         ranks = [held, _sent(chosen[0], first, job)]
-    notes = [("note", note) for note in found.missing]
+    notes = [("note", note) for note in sharded.missing]
     notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
     return [
         [
-            Text(f"{bold(found.name)}  ({found.model})", whole=True),
+            Text(f"{bold(sharded.name)}  ({sharded.model})", unbroken=True),
             Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_said(job)}"),
             Text(source),
         ],
-        _kinds(found, every),
+        _kinds(sharded, every),
         *ranks,
-        [Notes([("links", _between(found))])],
+        [Notes([("links", _between(sharded))])],
         [Notes([] if fits is None else fits_said(fits))],
         [Notes(notes)],
     ]
@@ -239,11 +239,11 @@ def work_said(job: Job, *, batch: bool = True) -> str:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
         cache = f", KV cache {job.kv_dtype}" if (job.kv_dtype or job.dtype) != job.dtype else ""
         return f"serving{many}, seq {job.seq_len}, {job.dtype}{cache}"
-    said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
-    said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
+    words = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
+    words += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
     for name in ("sequence", "loss"):
-        said += f", {name} parallel" if getattr(job, f"{name}_parallel") else ""
-    return f"{said}, float32 kept, {job.dtype}" if job.master else f"{said}, {job.dtype}"
+        words += f", {name} parallel" if getattr(job, f"{name}_parallel") else ""
+    return f"{words}, float32 kept, {job.dtype}" if job.master else f"{words}, {job.dtype}"
 
 
 def job_said(job: Job) -> str:
@@ -269,21 +269,21 @@ def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
     if not job.train or kind.activation_bytes is None:
         return []
     if kind.peak_bytes is None or kind.peak_parts is None:
-        said = "" if job.unfollowed else f"{units.gib(kind.most_bytes)} at most: "
-        return [("peak", f"{said}{kind.peak_unknown}")]
-    said = f"{units.exact(kind.peak_bytes)} bytes"
+        text = "" if job.unfollowed else f"{units.gib(kind.most_bytes)} at most: "
+        return [("peak", f"{text}{kind.peak_unknown}")]
+    text = f"{units.exact(kind.peak_bytes)} bytes"
     if job.mesh.world == 1:
-        return [("peak", f"{said}, as `metacount train --foreach` measures it, less buffers")]
+        return [("peak", f"{text}, as `metacount train --foreach` measures it, less buffers")]
     parts = (f"{MEMORY[name]} {units.gib(n)}" for name, n in kind.peak_parts.items() if n)
-    return [("peak", f"{said} on rank {kind.first}, less buffers: {', '.join(parts)}")]
+    return [("peak", f"{text} on rank {kind.first}, less buffers: {', '.join(parts)}")]
 
 
 def _gib(value: int) -> Amount:
     return Amount(value, units.gib, always=True)
 
 
-def _kinds(found: Sharded, every: bool) -> list[Block]:
-    ordered = sorted(found.kinds, key=lambda kind: (-kind.total_bytes, kind.first))
+def _kinds(sharded: Sharded, every: bool) -> list[Block]:
+    ordered = sorted(sharded.kinds, key=lambda kind: (-kind.total_bytes, kind.first))
     few = every or len(ordered) <= MOST_KINDS
     kinds = ordered if few else [*ordered[: MOST_KINDS - 1], ordered[-1]]
     rows: list[tuple[Cell, ...]] = [
@@ -301,8 +301,8 @@ def _kinds(found: Sharded, every: bool) -> list[Block]:
     hidden = len(ordered) - len(kinds)
     heads = ("ranks", "count", "stages", "layers", "params", "active", "bytes")
     notes = [("between", f"{hidden} kinds more; --ranks all shows them" if hidden else "")]
-    said = "parameters that one token uses at most, of those that a rank computes with"
-    return [Grid(heads=heads, rows=rows, align="<><>>>>"), Notes([*notes, ("active", said)])]
+    note = "parameters that one token uses at most, of those that a rank computes with"
+    return [Grid(heads=heads, rows=rows, align="<><>>>>"), Notes([*notes, ("active", note)])]
 
 
 def _stages(kind: Kind) -> str:
@@ -349,13 +349,13 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[Block]:
     return [Grid(heads=heads, rows=rows, align="<<<>>>"), legend]
 
 
-def _between(found: Sharded) -> str:
+def _between(sharded: Sharded) -> str:
     """Say what leaves a machine, of the rank that sends most between machines, of all kinds."""
-    if found.job.mesh.world <= found.job.per_machine:
+    if sharded.job.mesh.world <= sharded.job.per_machine:
         return ""
-    most = max(found.kinds, key=lambda kind: sum(kind.sent_between_machines().values()))
+    most = max(sharded.kinds, key=lambda kind: sum(kind.sent_between_machines().values()))
     groups = {group: n for group, n in most.sent_between_machines().items() if n}
-    where = f"with {found.job.per_machine} ranks in each machine"
+    where = f"with {sharded.job.per_machine} ranks in each machine"
     if not groups:
         return f"{where}, no rank sends between machines"
     sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
@@ -372,10 +372,10 @@ def fits_said(fits: Verdict) -> list[tuple[str, str]]:
     if fits.fits:
         return [("fits", f"rank {fits.rank} holds {total} of {room}")]
     if fits.fits is None:
-        label, said = "cannot tell", f"rank {fits.rank} holds {total} of {room}, and {fits.unknown}"
+        label, text = "cannot tell", f"rank {fits.rank} holds {total} of {room}, and {fits.unknown}"
     else:
         label = "does not fit"
-        said = f"rank {fits.rank} would hold {total} in {room}, most of it "
-        said += f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"
+        text = f"rank {fits.rank} would hold {total} in {room}, most of it "
+        text += f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"
     remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh is known to hold it"
-    return [(label, said), ("remedy", remedy)]
+    return [(label, text), ("remedy", remedy)]

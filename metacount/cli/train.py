@@ -128,16 +128,16 @@ def run(args: argparse.Namespace) -> Answer:
     from metacount.summary.training_step import train
 
     if own is None:
-        found = train(model, request_of(args), setup, reference=args.reference)
+        training = train(model, request_of(args), setup, reference=args.reference)
     else:
         from metacount.summary.modules import typed_inputs
 
         inputs = typed_inputs(own.module, args.input)
-        found = train(own.module, inputs=inputs, setup=setup, device=args.device)
+        training = train(own.module, inputs=inputs, setup=setup, device=args.device)
     return Answer(
-        report=lambda: report_of(found),
-        data=found.to_dict,
-        table=lambda: figures_table(found.to_dict()),
+        report=lambda: report_of(training),
+        data=training.to_dict,
+        table=lambda: figures_table(training.to_dict()),
         model=model,
     )
 
@@ -146,11 +146,11 @@ def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
     from metacount.api import count_training
 
     model = find_model(args.model, args.settings)
-    found = count_training(model, request_of(args), setup)
+    counted = count_training(model, request_of(args), setup)
     return Answer(
-        report=lambda: counted_report(model, setup, found),
-        data=lambda: _counted_data(model, setup, found),
-        table=lambda: figures_table(found.to_dict()),
+        report=lambda: counted_report(model, setup, counted),
+        data=lambda: _counted_data(model, setup, counted),
+        table=lambda: figures_table(counted.to_dict()),
         model=model,
     )
 
@@ -165,31 +165,35 @@ def _head(names: tuple[str, str], how: str, run: Json, setup: Json, *, loss: boo
         for word, meanings in CHOICES.items()
         if loss or word != "loss"
     ]
-    head = Text(f"one training step, {how}", whole=True)
+    head = Text(f"one training step, {how}", unbroken=True)
     return [
         title(*names),
         head,
-        *([Text(work, whole=True)] if work else []),
+        *([Text(work, unbroken=True)] if work else []),
         Notes(choices, pad=13),
     ]
 
 
 def _bytes(rows: Sequence[tuple[str, int | None, str]]) -> Grid:
     shown: list[tuple[Cell, ...]] = [
-        (name, n, _gib(n), said)
-        for name, n, said in rows
+        (name, n, _gib(n), words)
+        for name, n, words in rows
         if n is not None and (n or name in ("gradient_bytes", "optimizer_bytes"))
     ]
     return Grid(heads=("bytes", "exact", "", "what it is"), rows=shown, align="<>>", prose=True)
 
 
-def _held(found: Training | TrainingCount, state: str) -> list[tuple[str, int | None, str]]:
+def _held(training: Training | TrainingCount, state: str) -> list[tuple[str, int | None, str]]:
     return [
-        ("param_bytes", found.param_bytes, f"{units.exact(found.params)} parameters"),
-        ("master_weight_bytes", found.master_weight_bytes, "float32 copies"),
-        ("gradient_bytes", found.gradient_bytes, f"{units.exact(found.trainable_params)} trained"),
-        ("optimizer_bytes", found.optimizer_bytes, state),
-        ("activation_bytes", found.activation_bytes, "kept for the backward"),
+        ("param_bytes", training.param_bytes, f"{units.exact(training.params)} parameters"),
+        ("master_weight_bytes", training.master_weight_bytes, "float32 copies"),
+        (
+            "gradient_bytes",
+            training.gradient_bytes,
+            f"{units.exact(training.trainable_params)} trained",
+        ),
+        ("optimizer_bytes", training.optimizer_bytes, state),
+        ("activation_bytes", training.activation_bytes, "kept for the backward"),
     ]
 
 
@@ -201,31 +205,31 @@ def _flops(n: int) -> Amount:
     return Amount(n, units.flops, always=True)
 
 
-def _phases(found: Training | TrainingCount, optimizer: int = 0) -> Grid:
-    values = {name: getattr(found, name) for name in PHASES}
+def _phases(training: Training | TrainingCount, optimizer: int = 0) -> Grid:
+    values = {name: getattr(training, name) for name in PHASES}
     values["optimizer_matmul_flops"] = optimizer
     rows = [(name, n, _flops(n)) for name, n in values.items() if n]
     return Grid(heads=(f"{FLOPS}s", "exact", ""), rows=rows, align="<>>")
 
 
-def _roles(found: Training | TrainingCount) -> Grid:
+def _roles(training: Training | TrainingCount) -> Grid:
     """Show kept bytes and FLOPs by role; a column that has no figures is left out."""
-    kept = found.activation_bytes_by_role
+    saved = training.activation_bytes_by_role
     flops = {
-        "forward": found.matmul_flops_by_role,
-        "backward": found.backward_matmul_flops_by_role,
+        "forward": training.matmul_flops_by_role,
+        "backward": training.backward_matmul_flops_by_role,
     }
-    if found.recompute_matmul_flops:
-        flops["recompute"] = found.recompute_matmul_flops_by_role
+    if training.recompute_matmul_flops:
+        flops["recompute"] = training.recompute_matmul_flops_by_role
     known = {head: by_role for head, by_role in flops.items() if by_role is not None}
-    heads = ["role", *(["activation_bytes", "share"] if kept is not None else []), *known]
+    heads = ["role", *(["activation_bytes", "share"] if saved is not None else []), *known]
     rows: list[tuple[Cell, ...]] = []
-    for role in dict.fromkeys(role for part in (kept, *known.values()) for role in part or ()):
-        size = (kept or {}).get(role, 0)
+    for role in dict.fromkeys(role for part in (saved, *known.values()) for role in part or ()):
+        size = (saved or {}).get(role, 0)
         ran = [by_role.get(role, 0) for by_role in known.values()]
         if size or any(ran):
-            share = Share(part=size, whole=found.activation_bytes or 0)
-            held: tuple[Cell, ...] = () if kept is None else (size, share)
+            share = Share(part=size, whole=training.activation_bytes or 0)
+            held: tuple[Cell, ...] = () if saved is None else (size, share)
             rows.append((role, *held, *map(_flops, ran)))
     return Grid(heads=heads, rows=rows, align="<" + ">" * (len(heads) - 1))
 
@@ -233,36 +237,36 @@ def _roles(found: Training | TrainingCount) -> Grid:
 # ---- measured
 
 
-def report_of(found: Training) -> Report:
+def report_of(training: Training) -> Report:
     """Report everything of a measured step in tables, widest last."""
-    names = (found.name, found.model)
+    names = (training.name, training.model)
     # a loss that is a sum is told by a note
-    loss = bool(found.logits_bytes)
-    where = f"in the {_where(found.peak_phase, found.peak_place)}"
+    loss = bool(training.logits_bytes)
+    where = f"in the {_where(training.peak_phase, training.peak_place)}"
     rows = [
-        *_held(found, ", ".join(found.optimizer_state)),
-        ("held_bytes", found.held_bytes, "alive then, though no backward needs them"),
-        ("logits_bytes", found.logits_bytes, "while forward and loss run"),
-        ("logits_float32_bytes", found.logits_float32_bytes, "while the loss runs"),
-        ("peak_bytes", found.peak_bytes, where),
+        *_held(training, ", ".join(training.optimizer_state)),
+        ("held_bytes", training.held_bytes, "alive then, though no backward needs them"),
+        ("logits_bytes", training.logits_bytes, "while forward and loss run"),
+        ("logits_float32_bytes", training.logits_float32_bytes, "while the loss runs"),
+        ("peak_bytes", training.peak_bytes, where),
     ]
-    peak = found.peak_bytes
+    peak = training.peak_bytes
     parts: list[tuple[Cell, ...]] = [
-        (part, n, Share(part=n, whole=peak)) for part, n in found.peak_parts.items() if n
+        (part, n, Share(part=n, whole=peak)) for part, n in training.peak_parts.items() if n
     ]
     parts.append(("peak_bytes", peak, "100 %"))
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    notes = [("not counted", "; ".join(found.not_counted))]
-    notes += [("note", note) for note in (*found.notes, versions)]
-    how = "measured on the meta device" if found.device == "meta" else "measured on the CPU"
+    versions = ", ".join(f"{name} {version}" for name, version in training.versions.items())
+    notes = [("not counted", "; ".join(training.not_counted))]
+    notes += [("note", note) for note in (*training.notes, versions)]
+    how = "measured on the meta device" if training.device == "meta" else "measured on the CPU"
     return [
-        _head(names, how, found.workload, found.setup, loss=loss),
+        _head(names, how, training.workload, training.setup, loss=loss),
         [_bytes(rows)],
-        [_phases(found, found.optimizer_matmul_flops)],
-        [_beside(found)],
-        [_roles(found)] if found.source != "given" else [],
-        [_kept("kept in", _by_layer(found))],
-        [_timeline(found)],
+        [_phases(training, training.optimizer_matmul_flops)],
+        [_beside(training)],
+        [_roles(training)] if training.source != "given" else [],
+        [_kept("kept in", _by_layer(training))],
+        [_timeline(training)],
         [Text(f"at the peak, {where}", bold), Grid(heads=(), rows=parts, align="<>>")],
         [Notes(notes, pad=11)],
     ]
@@ -272,19 +276,19 @@ def _where(phase: str, place: str) -> str:
     return phase if place in ("", phase) else f"{phase}, at {place}"
 
 
-def _beside(found: Training) -> Notes:
+def _beside(training: Training) -> Notes:
     equal: list[str] = []
-    said: list[str] = []
-    for name, counted in found.formula.items():
-        measured = getattr(found, name)
+    notes: list[str] = []
+    for name, counted in training.formula.items():
+        measured = getattr(training, name)
         if counted is None:
-            said.append(f"{name}: no formula: {found.uncovered[name]}")
+            notes.append(f"{name}: no formula: {training.uncovered[name]}")
         elif counted != measured:
-            said.append(f"{name}: {units.exact(counted)}, {units.signed(counted - measured)}")
+            notes.append(f"{name}: {units.exact(counted)}, {units.signed(counted - measured)}")
         elif counted:
             equal.append(name)
     same = [f"equal: {', '.join(equal)}"] if equal else []
-    return Notes(("formula", text) for text in (*same, *said))
+    return Notes(("formula", text) for text in (*same, *notes))
 
 
 def _kept(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
@@ -292,14 +296,14 @@ def _kept(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
     return Grid(heads=(where, "times", "bytes each", "in all"), rows=cells, align="<>>>")
 
 
-def _by_layer(found: Training) -> Iterator[tuple[str, int, int]]:
-    places = list(found.activation_bytes_by_layer.items())
+def _by_layer(training: Training) -> Iterator[tuple[str, int, int]]:
+    places = list(training.activation_bytes_by_layer.items())
     for name, run in folded(places):  # equal neighbours in one line
         yield name, len(run), places[run[0]][1]
 
 
-def _timeline(found: Training) -> Grid:
-    stages = found.timeline
+def _timeline(training: Training) -> Grid:
+    stages = training.timeline
     keys = [
         (f"{s.phase} {s.place}", (s.peak_bytes - s.start_bytes, s.end_bytes - s.start_bytes))
         for s in stages
@@ -321,48 +325,48 @@ def folded(places: Sequence[tuple[str, object]]) -> list[tuple[str, list[int]]]:
     >>> folded([("layers.0", 7), ("layers.1", 7), ("layers.2", 8), ("norm", 8)])
     [('layers.0-1', [0, 1]), ('layers.2', [2]), ('norm', [3])]
     """
-    found: list[tuple[str, list[int]]] = []
+    rows: list[tuple[str, list[int]]] = []
     before: object = None
-    for i, (name, beside) in enumerate(places):
+    for i, (name, numbers) in enumerate(places):
         stem, _, number = name.rpartition(".")
-        alike = (stem, beside) if number.isdecimal() else None
+        alike = (stem, numbers) if number.isdecimal() else None
         if alike is not None and alike == before:
-            _, run = found[-1]
-            found[-1] = (f"{places[run[0]][0]}-{number}", [*run, i])
+            _, run = rows[-1]
+            rows[-1] = (f"{places[run[0]][0]}-{number}", [*run, i])
         else:
-            found.append((name, [i]))
+            rows.append((name, [i]))
         before = alike
-    return found
+    return rows
 
 
 # ---- by formulas
 
 
-def counted_report(model: Model, setup: Setup, found: TrainingCount) -> Report:
+def counted_report(model: Model, setup: Setup, counted: TrainingCount) -> Report:
     """Report a step that formulas count; what they leave open, with the reason."""
     reasons: dict[str, list[str]] = {}
-    for name, why in found.uncovered.items():
+    for name, why in counted.uncovered.items():
         reasons.setdefault(why, []).append(name)
     missing = [("no formula", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
     notes = [("source", "formulas, of metacount's reference module")]
-    notes += [("note", note) for note in _counted_notes(model, found)]
+    notes += [("note", note) for note in _counted_notes(model, counted)]
     # of a model without logits a reason tells
     loss = model.spec.embedding is not None and model.spec.head is not None
-    run = found.workload.to_dict()
+    run = counted.workload.to_dict()
     return [
         _head((model.name, model.id), "by formulas", run, setup.to_dict(), loss=loss),
-        [_bytes(_held(found, f"state of {setup.optimizer}"))],
-        [_phases(found)],
-        [_roles(found)],
-        [_kept("kept in one block", _by_block(found))],
+        [_bytes(_held(counted, f"state of {setup.optimizer}"))],
+        [_phases(counted)],
+        [_roles(counted)],
+        [_kept("kept in one block", _by_block(counted))],
         [Notes(missing)],
         [Notes(notes, pad=10)],
     ]
 
 
-def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
+def _counted_data(model: Model, setup: Setup, counted: TrainingCount) -> Json:
     chosen = setup.to_dict()
-    figures = {name: value for name, value in found.to_dict().items() if name not in chosen}
+    figures = {name: value for name, value in counted.to_dict().items() if name not in chosen}
     return {
         "model": model.id,
         "name": model.name,
@@ -370,18 +374,18 @@ def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
         "workload": figures.pop("workload"),
         "setup": chosen,
         **figures,
-        "notes": list(_counted_notes(model, found)),
+        "notes": list(_counted_notes(model, counted)),
     }
 
 
-def _counted_notes(model: Model, found: TrainingCount) -> Iterator[str]:
+def _counted_notes(model: Model, counted: TrainingCount) -> Iterator[str]:
     from metacount.spec.model import left_out
     from metacount.textbook.count import said_of_too_many
 
-    yield from said_of_too_many(model.spec, found.workload)
+    yield from said_of_too_many(model.spec, counted.workload)
     yield from left_out(model.spec)
 
 
-def _by_block(found: TrainingCount) -> Iterator[tuple[str, int, int]]:
-    for kind, size in (found.activation_bytes_of_block or {}).items():
-        yield kind, found.n_blocks[kind], size
+def _by_block(counted: TrainingCount) -> Iterator[tuple[str, int, int]]:
+    for kind, size in (counted.activation_bytes_of_block or {}).items():
+        yield kind, counted.n_blocks[kind], size

@@ -270,9 +270,9 @@ class View:
             first, *rest = broken(form, max(width - start, NARROWEST_FORMULA))
             lines.append(text + GAP + first)
             *_, on, over = guides
-            beside = "".join(over if done else on for done in row.last)
-            beside += on if below > len(row.last) else ""
-            lines += [f"{beside:<{start}}{more}" for more in rest]
+            rails = "".join(over if done else on for done in row.last)
+            rails += on if below > len(row.last) else ""
+            lines += [f"{rails:<{start}}{more}" for more in rest]
         return lines
 
 
@@ -440,19 +440,19 @@ class _Rows:
         place = f"{place}.{node.name}".lstrip(".") if last else ""
         tensors = dict(node.tensors)
         tied = len(node.tied) == 1 and not (tensors or node.buffers or node.children)
-        whole = not (node.tied or node.children) and is_line(node, self._joined)
+        on_one_line = not (node.tied or node.children) and is_line(node, self._joined)
         seen: list[str] = []
         if node.children and node.module not in (PERIOD, ""):
             seen = list(self._seen.setdefault(node.alike, []))
             self._seen[node.alike].append(place)
         yield Row(
             last=last,
-            name=label(node, numbered) + (inside(node) if whole else ""),
+            name=label(node, numbered) + (inside(node) if on_one_line else ""),
             note=as_in(place, seen) if seen else note(node, numbered),
             role=node.role,
             place=place or node.name,
             count=copies,
-            shape=joined(node, within) if whole else TIED if tied else "",
+            shape=joined(node, within) if on_one_line else TIED if tied else "",
             params=node.params * copies,
             one=node.params * within if copies > within else None,
             active=_times(node.active, copies),
@@ -462,7 +462,7 @@ class _Rows:
             forms=forms_of(node, within),
             path=node.path,
         )
-        if seen or ((whole or tied) and last) or len(last) == self._depth:
+        if seen or ((on_one_line or tied) and last) or len(last) == self._depth:
             return
         inner: list[Node | Row] = [*_tensor_rows(node, tensors, place, copies, within)]
         held = tuple(child for child in node.children if _is_kept(child))
@@ -658,8 +658,8 @@ def shape_text(size: tuple[int, ...], times: int = 1) -> str:
     >>> shape_text((512, 64)), shape_text((512, 512), 3)
     ('[512, 64]', '3 × [512, 512]')
     """
-    one = "[" + ", ".join(map(str, size)) + "]"
-    return one if times == 1 else f"{times} × {one}"
+    text = "[" + ", ".join(map(str, size)) + "]"
+    return text if times == 1 else f"{times} × {text}"
 
 
 # ---- formulas of rows in letters, from the textbook

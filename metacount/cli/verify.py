@@ -168,9 +168,11 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     recorded = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
     sections: list[list[Block]] = []
     if recorded is not None:
-        head = Text(f"{model.name}: what is recorded of these formulas", bold, whole=True)
+        head = Text(f"{model.name}: what is recorded of these formulas", bold, unbroken=True)
         sections.append([head, Notes(recorded_notes(recorded), pad=9)])
-    sections.append([Text(f"{model.name}: formula less the form read off code", bold, whole=True)])
+    sections.append(
+        [Text(f"{model.name}: formula less the form read off code", bold, unbroken=True)]
+    )
     pad = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
     code = ""
     for case, proofs in shown:
@@ -178,7 +180,7 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
         if forms := [proof.form for proof in proofs if proof.form is not None]:
             notes.append(("that is", sizes_text(_where(proofs))))
             code = code or forms[0].source
-        sections.append([Text(case.name, bold, whole=True), Notes(notes, pad=pad)])
+        sections.append([Text(case.name, bold, unbroken=True), Notes(notes, pad=pad)])
     return [*sections, [Notes([("code", code)], pad=pad)]]
 
 
@@ -249,7 +251,7 @@ def forward_report(name: str, forward: Forward) -> list[Block]:
 
     ran = f"batch_size {forward.batch_size}, seq_len {forward.seq_len}, fp32 on {forward.device}"
     title = f"{name}: a forward of both modules, with the same weights"
-    head: list[Block] = [Text(title, bold, whole=True), Text(ran, whole=True)]
+    head: list[Block] = [Text(title, bold, unbroken=True), Text(ran, unbroken=True)]
     if forward.refused:
         return [*head, Notes([("not run", forward.refused)])]
     apart = "are not finite, or of another shape"
@@ -280,7 +282,7 @@ def report_of(result: Verification, name: str) -> Report:
         work += f", source_len {run.source_len}"
     notes = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
     return [
-        [title(name, result.model), Text(work, whole=True)],
+        [title(name, result.model), Text(work, unbroken=True)],
         [_witnesses(result, given)],
         [Notes(notes, pad=max(len(w.name) for w in witnesses))],
         _verdict(result),
@@ -340,9 +342,11 @@ def many_report(results: Sequence[Verification]) -> Report:
         Text(f"{len(results) - len(wrong) - alone} of {len(results)} models agree", bold)
     ]
     if alone:
-        sums.append(Text(f"{alone} with one witness, and nothing to compare it with", whole=True))
+        sums.append(
+            Text(f"{alone} with one witness, and nothing to compare it with", unbroken=True)
+        )
     for result in wrong:
-        sums += [Text(f"{result.model}:", whole=True)]
-        sums += [Text(line, whole=True, indent=2) for line in result.differences]
+        sums += [Text(f"{result.model}:", unbroken=True)]
+        sums += [Text(line, unbroken=True, indent=2) for line in result.differences]
     heads = ("model", "params", "witnesses", "published")
     return [[Grid(heads=heads, rows=rows, align="<><<")], sums]

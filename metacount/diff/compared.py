@@ -347,8 +347,8 @@ class Row:
 
     def values(self, quantity: str) -> tuple[int, int]:
         """Return what both models have of a quantity; 0 of a part that is not there."""
-        one, other = (0 if part is None else part.values[quantity] for part in (self.a, self.b))
-        return one, other
+        left, other = (0 if part is None else part.values[quantity] for part in (self.a, self.b))
+        return left, other
 
 
 @frozen
@@ -457,15 +457,15 @@ def aligned(
                 name = "feed-forward"
         return ("" if alone else part.stack, name)
 
-    one = {place(part, b, a): part for part in a}
+    by_place = {place(part, b, a): part for part in a}
     other = {place(part, a, b): part for part in b}
-    order = list(one if len(one) >= len(other) else other)
-    for key in (*one, *other):
+    order = list(by_place if len(by_place) >= len(other) else other)
+    for key in (*by_place, *other):
         if key not in order:
-            before = list(one if key in one else other)
+            before = list(by_place if key in by_place else other)
             at = before.index(key)
             order.insert(order.index(before[at - 1]) + 1 if at else 0, key)
-    return [(key[0], (one.get(key), other.get(key))) for key in order]
+    return [(key[0], (by_place.get(key), other.get(key))) for key in order]
 
 
 def _has(model: tuple[Part, ...], part: Part, name: str) -> bool:
@@ -519,8 +519,8 @@ def _belongs(path: str, paths: tuple[str, ...]) -> bool:
 
 
 def _differing(a: ModelSpec, b: ModelSpec) -> dict[str, tuple[object, object]]:
-    one, other = a.to_dict(), b.to_dict()
-    return {name: (one[name], other[name]) for name in FIELDS if one[name] != other[name]}
+    left, other = a.to_dict(), b.to_dict()
+    return {name: (left[name], other[name]) for name in FIELDS if left[name] != other[name]}
 
 
 def _forms(spec: ModelSpec, run: Workload) -> dict[tuple[str, str], str]:

@@ -251,15 +251,15 @@ class Row(NamedTuple):
 @cache
 def rows() -> dict[tuple[str, str], list[Row]]:
     """Read the table of equations, by module and what a statement binds."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    by_class: dict[tuple[str, str], list[Row]] = {}
     for line in read_of_package("flow/equations.tsv").decode().splitlines()[1:]:
-        modules, binds, choices, beside, equation = line.split("\t")
+        modules, binds, choices, parallel, equation = line.split("\t")
         for module in modules.split(" | "):
             for ran in choices.split(" | "):
                 needed = frozenset(ran.split())
-                row = Row(module, binds, needed, needed.union(beside.split()), equation)
-                found.setdefault((module, binds), []).append(row)
-    return found
+                row = Row(module, binds, needed, needed.union(parallel.split()), equation)
+                by_class.setdefault((module, binds), []).append(row)
+    return by_class
 
 
 def row_of(seen: Seen) -> Row | None:

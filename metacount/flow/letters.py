@@ -35,13 +35,13 @@ def prime_factors(n: int) -> set[int]:
     >>> sorted(prime_factors(60))
     [2, 3, 5]
     """
-    found, p = set(), 2
+    factors, p = set(), 2
     while p * p <= n:
         while n % p == 0:
-            found.add(p)
+            factors.add(p)
             n //= p
         p += 1
-    return found | ({n} if n > 1 else set())
+    return factors | ({n} if n > 1 else set())
 
 
 class Letters:
@@ -91,18 +91,18 @@ class Letters:
             return str(numbers[0])
         if not self._order or 0 in numbers:
             return None
-        whole = tuple(map(Fraction, numbers))
-        plain = self._monomial(whole)
+        values = tuple(map(Fraction, numbers))
+        plain = self._monomial(values)
         if plain is not None:
             return plain
         # a product of letters and a sum: what divides all runs stands before the bracket
-        powers = [self._powers(n, i)[0] for i, n in enumerate(whole[1:])]
+        powers = [self._powers(n, i)[0] for i, n in enumerate(values[1:])]
         common = {
             name: least
             for name in self.runs[0]
-            if (least := min(found.get(name, 0) for found in powers)) > 0
+            if (least := min(powers_of.get(name, 0) for powers_of in powers)) > 0
         }
-        return self._bracket(whole, common) or (self._bracket(whole, {}) if common else None)
+        return self._bracket(values, common) or (self._bracket(values, {}) if common else None)
 
     def _bracket(self, numbers: Numbers, common: Mapping[str, int]) -> str | None:
         """Write a sum, with a number and the letters that are common to it before its bracket."""
@@ -121,10 +121,10 @@ class Letters:
             return None
         powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
         first, rest = powers[0]
-        if any(found != (first, rest) for found in powers) or not first:
+        if any(pair != (first, rest) for pair in powers) or not first:
             return None
-        here = rest * _value(first, self.runs[0]) == numbers[0]
-        return self._product(rest, first) if here else None
+        holds = rest * _value(first, self.runs[0]) == numbers[0]
+        return self._product(rest, first) if holds else None
 
     def _sum(self, numbers: Numbers) -> str | None:
         """Write a sum of two letters, or of a product of letters and a small number."""
@@ -138,14 +138,14 @@ class Letters:
 
     def _powers(self, number: Fraction, i: int) -> tuple[dict[str, int], Fraction]:
         """Count how often each letter divides a number of a run, and return what is left."""
-        rest, found = number, {}
+        rest, exponents = number, {}
         for name, prime, times in self._order[i]:
             # a length of eight chunks has the prime 2 three times
             power = int((_power(rest.numerator, prime) - _power(rest.denominator, prime)) / times)
             if power:
-                found[name] = power
+                exponents[name] = power
                 rest /= Fraction(self.runs[i + 1][name]) ** power
-        return found, rest
+        return exponents, rest
 
     def _product(self, factor: Fraction, powers: Mapping[str, int]) -> str:
         names = [name for name in self.runs[0] if name in powers]
@@ -161,12 +161,12 @@ class Letters:
     @cached_property
     def _sums(self) -> dict[Numbers, str]:
         """Every sum of two letters, once or a few times each, by its values."""
-        found: dict[Numbers, str] = {}
+        sums: dict[Numbers, str] = {}
         for a, b in combinations(self.runs[0], 2):
             for x, y in TIMES:
                 both = tuple(Fraction(x * run[a] + y * run[b]) for run in self.runs)
-                found.setdefault(both, f"{_times(x, a)} + {_times(y, b)}")
-        return found
+                sums.setdefault(both, f"{_times(x, a)} + {_times(y, b)}")
+        return sums
 
 
 def _value(powers: Mapping[str, int], run: Mapping[str, int]) -> Fraction:
@@ -174,10 +174,10 @@ def _value(powers: Mapping[str, int], run: Mapping[str, int]) -> Fraction:
 
 
 def _power(n: int, prime: int) -> int:
-    found = 0
+    exponent = 0
     while n % prime == 0:
-        n, found = n // prime, found + 1
-    return found
+        n, exponent = n // prime, exponent + 1
+    return exponent
 
 
 def _raised(name: str, power: int) -> str:
@@ -302,12 +302,12 @@ class Sized(NamedTuple):
 
 def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Sized]:
     """Return the same structure at `RUNS` other sizes."""
-    found = []
+    sizes = []
     for n in range(RUNS):
         run = _workload(spec, workload, n)
         other = spec.substituted(**_values(spec, workload, n))
-        found.append(Sized(other, run, letters_of_run(other, run, decode=decode)))
-    return found
+        sizes.append(Sized(other, run, letters_of_run(other, run, decode=decode)))
+    return sizes
 
 
 def letters_of_run(spec: ModelSpec, workload: Workload, *, decode: bool) -> dict[str, int]:
@@ -331,8 +331,8 @@ def _workload(spec: ModelSpec, workload: Workload, n: int) -> Workload:
     for name in CHUNKS:
         size = getattr(spec, name)
         if size is not None and size != 1:
-            whole, rest = divmod(workload.seq_len, size)
-            seq_len = SMALL[name][n] * whole + (SMALL[name][n] - 1 if rest else 0)
+            quotient, rest = divmod(workload.seq_len, size)
+            seq_len = SMALL[name][n] * quotient + (SMALL[name][n] - 1 if rest else 0)
     return Workload(
         batch_size=BATCHES[n],
         seq_len=seq_len,
@@ -364,9 +364,9 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     if "rotary_dim" in values and values["rotary_dim"] > values["head_dim"]:
         both = values["rotary_dim"], values["head_dim"]
         values["head_dim"], values["rotary_dim"] = both
-    for part, whole in DIVIDES.items():
-        if whole in values:
-            values[whole] = next(counts) * values.get(part, 1)
+    for part, product in DIVIDES.items():
+        if product in values:
+            values[product] = next(counts) * values.get(part, 1)
     if "index_top_k" in values:
         inside = spec.index_top_k < workload.seq_len
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
@@ -390,10 +390,10 @@ def _of_block_index(
     if spec.index_block_len is None:
         return {}
     rotated = values.get("rotary_dim", values["head_dim"])
-    found = {"index_head_dim": values["index_head_dim"] + rotated}
+    values_of = {"index_head_dim": values["index_head_dim"] + rotated}
     if spec.n_index_heads == spec.n_kv_heads:
-        return {**found, "n_index_heads": values.get("n_kv_heads", 1)}
+        return {**values_of, "n_index_heads": values.get("n_kv_heads", 1)}
     if "n_index_heads" in values:
         heads = next(counts)
-        return {**found, "n_index_heads": heads, "n_heads": heads * values["n_heads"]}
-    return found
+        return {**values_of, "n_index_heads": heads, "n_heads": heads * values["n_heads"]}
+    return values_of

@@ -59,7 +59,7 @@ class Flow:
 
     def only(self, paths: Sequence[str]) -> Flow:
         """Return the flow with the steps below some modules alone, named as in the tree."""
-        found = []
+        steps = []
         for path in paths:
             matching = list(_matching(self.steps, path))
             if not matching:
@@ -67,8 +67,8 @@ class Flow:
                 words = {*known, *(name.rpartition(".")[2] for name in known)}
                 close = nearest(path, words, f"try {', '.join(sorted(known, key=len)[:3])}")
                 raise InputError(f"--only {shown(path)}: no step ran there; {close}")
-            found += matching
-        return replace(self, steps=tuple(found))
+            steps += matching
+        return replace(self, steps=tuple(steps))
 
     def down_to(self, depth: int | None) -> Flow:
         """Return the flow shown to a depth of modules; figures stay whole."""
@@ -86,8 +86,12 @@ class Flow:
             "params": self.params,
             "unused_params": self.unused,
             "letters": {
-                one.letter: {"name": one.name, "value": one.value, "meaning": one.meaning}
-                for one in self.letters
+                letter.letter: {
+                    "name": letter.name,
+                    "value": letter.value,
+                    "meaning": letter.meaning,
+                }
+                for letter in self.letters
             },
             "notes": list(self.notes),
             "steps": [_data(step, self.depth) for step in self.steps],
@@ -157,7 +161,9 @@ def _data(step: Step, depth: int | None) -> Json:
         "role": step.role,
         "times": step.times,
         "like": step.like,
-        "steps": [] if step.like or depth == 1 else [_data(one, inner) for one in step.inside],
+        "steps": []
+        if step.like or depth == 1
+        else [_data(inner_step, inner) for inner_step in step.inside],
     }
 
 

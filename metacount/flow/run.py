@@ -42,8 +42,8 @@ def foreign_steps(
 ) -> tuple[tuple[Step, ...], tuple[str, ...], int]:
     """Return the steps of transformers' `model`, what was assumed, FLOPs of idle experts."""
     (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, decode))
-    said = (*sorted(assumed | counter.said), *note)
-    return steps_of(counter.root, model, of_torch), said, counter.beside(idle=True)
+    notes = (*sorted(assumed | counter.said), *note)
+    return steps_of(counter.root, model, of_torch), notes, counter.other_flops(idle=True)
 
 
 def _recorded(model: nn.Module, workload: Workload, decode: bool) -> tuple[Recording, set[str]]:
@@ -68,14 +68,14 @@ def flow(
     reference: bool = False,
 ) -> Flow:
     """Return the forward of a model in execution order: see `metacount.flow`."""
-    found = any_of(model)
+    model_of = any_of(model)
     request = workload or Request()
-    if isinstance(found, Model) and (reference or found.source is None):
-        return flow_of_spec(found, request, decode=decode)
+    if isinstance(model_of, Model) and (reference or model_of.source is None):
+        return flow_of_spec(model_of, request, decode=decode)
     if reference:
-        assert isinstance(found, TransformersOnly)  # a model with a spec has one
-        raise InputError(f"{found.name} has no reference module: {found.problem}")
-    return flow_of_config(found, request, decode=decode)
+        assert isinstance(model_of, TransformersOnly)  # a model with a spec has one
+        raise InputError(f"{model_of.name} has no reference module: {model_of.problem}")
+    return flow_of_config(model_of, request, decode=decode)
 
 
 def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
@@ -99,9 +99,9 @@ def flow_of_reference(
     steps = reference_steps(module, run, decode=decode)
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
-    told = named(steps, others, Letters([letters, *(o.letters for o in runs)]))
+    steps_named = named(steps, others, Letters([letters, *(o.letters for o in runs)]))
     made = Flow(
-        steps=told,
+        steps=steps_named,
         letters=_legend(letters),
         model=names[0],
         name=names[1],
@@ -158,11 +158,11 @@ def _of_theirs(
     letters = _run_letters(run, module, decode)
     lengths = [_lengths(run, n) for n in range(len(BATCHES))]
     try:
-        others = [foreign_steps(module, one, decode=decode)[0] for one in lengths]
+        others = [foreign_steps(module, workload, decode=decode)[0] for workload in lengths]
     except Exception:  # likewise, at lengths that it was not made for
         steps = tuple(map(unnamed, steps))
     else:
-        runs = [letters, *(_run_letters(one, module, decode) for one in lengths)]
+        runs = [letters, *(_run_letters(workload, module, decode) for workload in lengths)]
         steps = named(steps, others, Letters(runs))
     if idle:
         notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
@@ -185,10 +185,10 @@ def _lengths(run: Workload, n: int) -> Workload:
 
 
 def _run_letters(run: Workload, module: nn.Module, decode: bool) -> dict[str, int]:
-    found = {"B": run.batch_size, "T" if decode else "S": run.seq_len}
+    letters = {"B": run.batch_size, "T" if decode else "S": run.seq_len}
     if getattr(module.config, "is_encoder_decoder", False):
-        found["S_e"] = run.encoder_len
-    return found
+        letters["S_e"] = run.encoder_len
+    return letters
 
 
 def _with_unused(made: Flow, module: nn.Module) -> Flow:

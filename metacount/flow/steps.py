@@ -52,14 +52,14 @@ def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[State
 
     Torch's own and the recorder's are left out.
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     steps = 0
     while code is not None and frame is not None and steps < FAR:
         file = frame.f_code.co_filename
         if frame.f_code is code or not file.startswith(LIBRARIES):
-            found.append(statement_at(file, frame.f_lineno, frame.f_globals))
+            statements.append(statement_at(file, frame.f_lineno, frame.f_globals))
         if frame.f_code is code:
-            return tuple(found[::-1])
+            return tuple(statements[::-1])
         frame, steps = frame.f_back, steps + 1
     return (NOWHERE,)
 
@@ -79,7 +79,7 @@ def _statements(file: str) -> dict[int, Statement]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found: dict[int, Statement] = {}
+    by_line: dict[int, Statement] = {}
     for node in ast.walk(tree):  # from the outside in
         if not isinstance(node, ast.stmt):
             continue
@@ -93,10 +93,10 @@ def _statements(file: str) -> dict[int, Statement]:
             continue
         else:
             part = node
-        said = Statement(_gives(node), _text(part), node.lineno)
+        statement = Statement(_gives(node), _text(part), node.lineno)
         last = getattr(part, "end_lineno", None) or node.lineno
-        found.update(dict.fromkeys(range(node.lineno, last + 1), said))
-    return found
+        by_line.update(dict.fromkeys(range(node.lineno, last + 1), statement))
+    return by_line
 
 
 def _gives(node: ast.stmt) -> str:
@@ -196,9 +196,9 @@ class Recording(FlopCounter):
         start, out = len(inside), run()
         ran = [event for event in inside[start:] if isinstance(event, Operator)]
         if ran:
-            flops = sum(one.flops for one in ran)
-            whole = replace(ran[-1], name=name, takes=takes, gives=tensors_in(out), flops=flops)
-            inside[start:] = [whole]
+            flops = sum(operator.flops for operator in ran)
+            joined = replace(ran[-1], name=name, takes=takes, gives=tensors_in(out), flops=flops)
+            inside[start:] = [joined]
         return out
 
     def write(self, charge: Charge, flops: int, args: tuple[object, ...]) -> None:
@@ -260,22 +260,22 @@ class WholeAttention(TorchFunctionMode):
 
 def tensors_in(value: object, depth: int = 4) -> list[Tensor]:
     """Collect the tensors in arguments or in what a forward gives, each once, in order."""
-    found: dict[int, Tensor] = {}
-    _collect(value, depth, found)
-    return list(found.values())
+    by_id: dict[int, Tensor] = {}
+    _collect(value, depth, by_id)
+    return list(by_id.values())
 
 
-def _collect(value: object, depth: int, found: dict[int, Tensor]) -> None:
+def _collect(value: object, depth: int, by_id: dict[int, Tensor]) -> None:
     if isinstance(value, Tensor):
-        found.setdefault(id(value), value)
+        by_id.setdefault(id(value), value)
     elif depth and isinstance(value, dict):
         for item in value.values():
-            _collect(item, depth - 1, found)
+            _collect(item, depth - 1, by_id)
     elif depth and isinstance(value, list | tuple | set):
         for item in value:
-            _collect(item, depth - 1, found)
+            _collect(item, depth - 1, by_id)
     elif depth and hasattr(value, "__dataclass_fields__"):
-        _collect(vars(value), depth - 1, found)
+        _collect(vars(value), depth - 1, by_id)
 
 
 Named: TypeAlias = tuple[str | None, ...]  # a letter or a term for each axis
@@ -370,8 +370,8 @@ def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
     """
     keys = [step.alike() for step in steps]
     numbers = {key: n for n, key in reversed(list(enumerate(dict.fromkeys(keys))))}
-    found = _runs(list(steps), [numbers[key] for key in keys])
-    return _with_likes(found, {})
+    runs = _runs(list(steps), [numbers[key] for key in keys])
+    return _with_likes(runs, {})
 
 
 def _runs(steps: list[Step], kinds: list[int]) -> list[Step]:
@@ -452,8 +452,10 @@ def called_by(path: str, prefix: str) -> str:
 def without_met(step: Step, like: str) -> Step:
     """Copy a step for one like it, without the parameters that were used already."""
     if step.inside:
-        inside = tuple(without_met(one, like) for one in step.inside)
-        return replace(step, inside=inside, params=sum(one.params * one.times for one in inside))
+        inside = tuple(without_met(inner, like) for inner in step.inside)
+        return replace(
+            step, inside=inside, params=sum(inner.params * inner.times for inner in inside)
+        )
     own = f"{step.path}.".startswith(f"{like}.")
     return step if own else replace(step, params=0)
 
@@ -556,7 +558,7 @@ def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Ste
         return []
     module = call.module
     step = _step(operators, call, name, type(module).__name__, telling)
-    whole = _one_thing(call)
+    single = _one_thing(call)
     seen = Seen(
         module=module,
         holder=holder.module,
@@ -565,9 +567,9 @@ def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Ste
         operators=step.operators,
         inputs=step.inputs,
     )
-    inside = () if whole else _inside(call, call.path, telling)
+    inside = () if single else _inside(call, call.path, telling)
     step = replace(step, code=call.statement.text)
-    if whole:
+    if single:
         equation = telling.explain(seen) or None
         step = replace(step, equation=equation, params=_first_met(operators, telling))
     else:  # with what was not run because the same had been
@@ -605,9 +607,9 @@ def _of_statement(
     equation = telling.explain(seen)
     params = _first_met(operators, telling)
     ranks = {len(s) for s in step.inputs} != {len(s) for s in step.outputs}
-    said = step.operators or (ranks and any(op.name in RESHAPES for op in operators))
+    shown_alone = step.operators or (ranks and any(op.name in RESHAPES for op in operators))
     figures = step.flops or step.uncounted or params
-    if not (figures or equation) and (equation == "" or not step.inputs or not said):
+    if not (figures or equation) and (equation == "" or not step.inputs or not shown_alone):
         taken, made = _ends(operators, [], telling)
         if len(taken) == 1 and not step.operators:
             telling.same.update((id(t), taken[0]) for t in made)
@@ -623,8 +625,8 @@ def _step(operators: list[Operator], call: Call, name: str, module: str, telling
     if module:
         # what a module returns, as far as anybody uses it
         last = operators[-1].number
-        kept = [t for t in call.gives if telling.last_use.get(id(t), 0) > last]
-        made = kept or call.gives or made
+        outputs = [t for t in call.gives if telling.last_use.get(id(t), 0) > last]
+        made = outputs or call.gives or made
     ran = dict.fromkeys(op.name for op in operators if op.name not in PLAIN)
     roles = {op.role for op in operators}
     return Step(
@@ -646,9 +648,9 @@ def _step(operators: list[Operator], call: Call, name: str, module: str, telling
 
 def _first_met(operators: list[Operator], telling: _Telling) -> int:
     """Count the values of the parameters that are used here and were not used before."""
-    found = {id(t) for op in operators for t in op.takes} & telling.own.keys() - telling.met
-    telling.met |= found
-    return sum(telling.own[key] for key in found)
+    ids = {id(t) for op in operators for t in op.takes} & telling.own.keys() - telling.met
+    telling.met |= ids
+    return sum(telling.own[key] for key in ids)
 
 
 def _ends(

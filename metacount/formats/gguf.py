@@ -143,11 +143,11 @@ class _Reading:
             config["max_position_embeddings"] = self.size("context_length", "")
         self.keys.finish((), kind="decoder")
         kinds = ", ".join(dict.fromkeys(tensor.dtype for tensor in self.header.tensors))
-        said = (
+        described = (
             f"GGUF, architecture {self.name}, {len(self.shapes)} tensors in {kinds}; counted "
             "are values, however they are stored"
         )
-        notes = (said, *([self.it.said] if self.it.said else []), *self.notes)
+        notes = (described, *([self.it.said] if self.it.said else []), *self.notes)
         if self.name == "llama" and "num_local_experts" in config:
             config["model_type"] = "mixtral"
         n_bytes = sum(tensor.n_bytes for tensor in self.header.tensors)
@@ -165,27 +165,27 @@ class _Reading:
 
     def named(self, key: str, theirs: str) -> str:
         """Return the whole name of a key that must be there."""
-        whole = f"{self.name}.{key}"
-        if whole not in self.keys.data:
+        full = f"{self.name}.{key}"
+        if full not in self.keys.data:
             raise self.wrong(key, "is missing", None)
-        self.names[theirs] = whole
-        return whole
+        self.names[theirs] = full
+        return full
 
     def size(self, key: str, theirs: str) -> int:
         return self.keys.size(self.named(key, theirs))
 
     def widths(self, config: Json) -> Json:
         """Read the heads, their width, and the feed-forward's."""
-        found: Json = {}
+        widths: Json = {}
         d_model, n_heads = config["hidden_size"], config["num_attention_heads"]
         groups = "attention.head_count_kv"
-        found["num_key_value_heads"] = (
+        widths["num_key_value_heads"] = (
             self.size(groups, "num_key_value_heads") if self.has(groups) else n_heads
         )
         lengths = {
-            self.size(f"attention.{one}_length", "head_dim")
-            for one in ("key", "value")
-            if self.has(f"attention.{one}_length")
+            self.size(f"attention.{side}_length", "head_dim")
+            for side in ("key", "value")
+            if self.has(f"attention.{side}_length")
         }
         if len(lengths) > 1:
             rule = "differs from key_length, which is not so here"
@@ -193,27 +193,27 @@ class _Reading:
         if not lengths and d_model % n_heads:
             rule = f"must divide embedding_length: {d_model} % {n_heads} = {d_model % n_heads}"
             raise self.wrong("attention.head_count", rule, n_heads, "give attention.key_length")
-        found["head_dim"] = lengths.pop() if lengths else d_model // n_heads
-        found["intermediate_size"] = self.size("feed_forward_length", "intermediate_size")
+        widths["head_dim"] = lengths.pop() if lengths else d_model // n_heads
+        widths["intermediate_size"] = self.size("feed_forward_length", "intermediate_size")
         if self.has("expert_count") and self.keys.data[f"{self.name}.expert_count"] != 0:
-            found |= {theirs: self.size(key, theirs) for key, theirs in EXPERTS.items()}
+            widths |= {theirs: self.size(key, theirs) for key, theirs in EXPERTS.items()}
         else:
             for key in EXPERTS:
                 self.keys.fixed(f"{self.name}.{key}", 0)
-        return found
+        return widths
 
     def rope(self, head_dim: int) -> Json:
         """Read the base of RoPE, its share of the head, and its scaling."""
-        found: Json = {}
+        fields: Json = {}
         if self.has("rope.freq_base"):
-            found["rope_theta"] = self.keys.number(self.named("rope.freq_base", "rope_theta"))
+            fields["rope_theta"] = self.keys.number(self.named("rope.freq_base", "rope_theta"))
         if self.has("rope.dimension_count"):
             turned = self.size("rope.dimension_count", "partial_rotary_factor")
             if turned != head_dim and self.name != "phi3":
                 rule = f"must be the heads' width {head_dim} here"
                 raise self.wrong("rope.dimension_count", rule, turned)
             if self.name == "phi3":
-                found["partial_rotary_factor"] = turned / head_dim
+                fields["partial_rotary_factor"] = turned / head_dim
         kind = self.keys.given(f"{self.name}.rope.scaling.type")
         details = {
             key: value
@@ -223,15 +223,15 @@ class _Reading:
         self.keys.read |= set(details)
         if kind == "linear":
             factor = self.keys.number(self.named("rope.scaling.factor", "factor"))
-            found["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+            fields["rope_scaling"] = {"rope_type": "linear", "factor": factor}
         elif details and kind != "none":
             self.notes.append("RoPE's scaling is not taken over: no count depends on it")
         if self.shapes.keys() & {"rope_freqs.weight", "rope_factors_long.weight"}:
             self.notes.append("RoPE's factors are a tensor of the file: no count depends on them")
         window = f"{self.name}.attention.sliding_window"
         if self.name == "phi3" and self.keys.given(window):
-            found["sliding_window"] = self.size("attention.sliding_window", "sliding_window")
-        return found
+            fields["sliding_window"] = self.size("attention.sliding_window", "sliding_window")
+        return fields
 
     def vocab_size(self, d_model: int) -> int:
         """Count the rows of the embedding; the key, where there is one, must say the same."""
@@ -264,26 +264,31 @@ class _Reading:
         if blocks != {str(n) for n in range(n_layers)}:
             rule = f"must be the {len(blocks)} blocks that have tensors"
             raise self.wrong("block_count", rule, n_layers)
-        found: Json = {}
+        fields: Json = {}
         if not self.it.tied:
-            found["tie_word_embeddings"] = "output.weight" not in self.shapes
+            fields["tie_word_embeddings"] = "output.weight" not in self.shapes
         wanted = set(self.it.biased)
         if self.name == "llama":
             groups = {"attention_bias": ATTENTION, "mlp_bias": FFN}
-            found |= {name: True for name, group in groups.items() if biased >= group}
-            wanted |= {one for group in (ATTENTION, FFN) if biased >= group for one in group}
+            fields |= {name: True for name, group in groups.items() if biased >= group}
+            wanted |= {
+                tensor_name
+                for group in (ATTENTION, FFN)
+                if biased >= group
+                for tensor_name in group
+            }
         if biased != wanted:
             odd = ", ".join(sorted(biased ^ wanted))
             rule = f"{'has' if biased - wanted else 'lacks'} a bias, unlike {self.it.model_type}"
             raise SpecError(shown(odd), rule, sorted(biased), "convert it again")
-        return found
+        return fields
 
 
 def _tensor_names(name: str) -> set[str]:
     from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
     kind = next(kind for kind, known in MODEL_ARCH_NAMES.items() if known == name)
-    return {TENSOR_NAMES[one].rpartition("{bid}.")[2] for one in MODEL_TENSORS[kind]}
+    return {TENSOR_NAMES[tensor].rpartition("{bid}.")[2] for tensor in MODEL_TENSORS[kind]}
 
 
 MAGIC = b"GGUF"
@@ -328,11 +333,11 @@ def read_header(path: str) -> Header:
     if count == 1:
         return header
     folder, name = os.path.split(path)
-    found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", name)
-    if type(count) is not int or not 1 < count <= MAX_PARTS or found is None:
+    match = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", name)
+    if type(count) is not int or not 1 < count <= MAX_PARTS or match is None:
         rule = f"is a part of {shown(repr(count))}, and not called NAME-00001-of-0000N.gguf"
         raise InputError(f"{shown(path)}: {rule}; join the parts with gguf-split --merge")
-    parts = [f"{found[1]}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+    parts = [f"{match[1]}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
     headers = [_read_one(os.path.join(folder, part)) for part in parts]
     tensors = {tensor.name: tensor for each in headers for tensor in each.tensors}
     if len(tensors) < sum(len(each.tensors) for each in headers):
@@ -358,11 +363,11 @@ class _Reader:
 
     def take(self, n_bytes: int) -> bytes:
         self._check(n_bytes)
-        found = self.file.read(n_bytes)
-        if len(found) < n_bytes:
+        data = self.file.read(n_bytes)
+        if len(data) < n_bytes:
             raise self.wrong("became shorter while it was read")
         self.at += n_bytes
-        return found
+        return data
 
     def skip(self, n_bytes: int) -> None:
         self._check(n_bytes)
@@ -378,8 +383,8 @@ class _Reader:
 
     def number(self, kind: int) -> Any:
         letter = "<" + NUMBERS[kind]
-        found = struct.unpack(letter, self.take(struct.calcsize(letter)))[0]
-        return _as_written(found) if letter == "<f" else found
+        number = struct.unpack(letter, self.take(struct.calcsize(letter)))[0]
+        return _as_written(number) if letter == "<f" else number
 
     def name(self) -> str:
         length = self.number(10)
@@ -464,38 +469,40 @@ def _header(reader: _Reader) -> Header:
         if name in keys:
             raise reader.wrong(f"{shown(name)} is given twice")
         keys[name] = reader.value(reader.number(4))
-    found = keys.get("general.alignment", ALIGNMENT)
-    if type(found) is not int or not 0 < found <= 2**20 or found & (found - 1):
-        raise reader.wrong(f"general.alignment must be a power of two: got {shown(repr(found))}")
-    return Header(keys=keys, tensors=_tensors(reader, n_tensors, found))
+    alignment = keys.get("general.alignment", ALIGNMENT)
+    if type(alignment) is not int or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
+        raise reader.wrong(
+            f"general.alignment must be a power of two: got {shown(repr(alignment))}"
+        )
+    return Header(keys=keys, tensors=_tensors(reader, n_tensors, alignment))
 
 
 def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[StoredTensor, ...]:
     types = _types()
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     places: list[tuple[int, int, str]] = []
     for _ in range(n_tensors):
         name = reader.name()
-        here = f"tensor {shown(name)}"
-        if name in found:
-            raise reader.wrong(f"{here} is given twice")
+        where = f"tensor {shown(name)}"
+        if name in tensors:
+            raise reader.wrong(f"{where} is given twice")
         n_dims = reader.number(4)
         if n_dims > MAX_DIMS:
-            raise reader.wrong(f"{here} has {n_dims} dimensions; ggml has at most {MAX_DIMS}")
+            raise reader.wrong(f"{where} has {n_dims} dimensions; ggml has at most {MAX_DIMS}")
         sizes = [reader.number(10) for _ in range(n_dims)]
         kind, offset = reader.number(4), reader.number(10)
         if kind not in types:
             rule = f"is of type {kind}, which the installed gguf does not know"
-            raise InputError(f"{reader.where}: {here} {rule}; install a newer one")
+            raise InputError(f"{reader.where}: {where} {rule}; install a newer one")
         dtype, block, size = types[kind]
         n_values = prod(sizes)
         if n_values > MAX_VALUES or not all(0 < size <= MAX_VALUES for size in sizes):
-            raise reader.wrong(f"{here} has sizes that no tensor has: {shown(sizes)}")
+            raise reader.wrong(f"{where} has sizes that no tensor has: {shown(sizes)}")
         if sizes and sizes[0] % block:
             rows = f"has rows of {sizes[0]} values, {dtype} has blocks of {block}"
-            raise reader.wrong(f"{here} {rows}")
+            raise reader.wrong(f"{where} {rows}")
         shape = tuple(reversed(sizes))
-        found[name] = StoredTensor(name, dtype, shape, reader.where, (block, size))
+        tensors[name] = StoredTensor(name, dtype, shape, reader.where, (block, size))
         places.append((offset, offset + n_values // block * size, name))
     start, at = -(-reader.at // alignment) * alignment, 0
     for begin, end, name in sorted(places):
@@ -506,7 +513,7 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[StoredTen
         if start + end > reader.size:
             ends = f"ends at byte {start + end}, the file has {reader.size}"
             raise reader.wrong(f"is cut short: tensor {shown(name)} {ends}")
-    return tuple(found.values())
+    return tuple(tensors.values())
 
 
 def _types() -> dict[int, tuple[str, int, int]]:

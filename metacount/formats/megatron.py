@@ -317,8 +317,8 @@ def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
         **_shared(keys),
         **_grouped(keys, top_k),
     }
-    found = placed(fields, layout, experts)
-    return {**fields, **found}
+    added = placed(fields, layout, experts)
+    return {**fields, **added}
 
 
 def _layout(keys: Keys, n_layers: int) -> Json:
@@ -436,7 +436,7 @@ def options(text: str, where: str) -> dict[str, list[list[str]]]:
             f"{MAX_CHARACTERS}"
         )
     words, variables = _words(text, where)
-    found: dict[str, list[list[str]]] = {}
+    arguments: dict[str, list[list[str]]] = {}
     following: list[str] = []
     for word in words:
         if not word.strip(BREAKS):
@@ -446,8 +446,8 @@ def options(text: str, where: str) -> dict[str, list[list[str]]]:
         else:
             name, equals, value = word.partition("=")
             following = [_put_in(value, variables)] if equals else []
-            found.setdefault(name, []).append(following)
-    return found
+            arguments.setdefault(name, []).append(following)
+    return arguments
 
 
 def _words(text: str, where: str) -> tuple[list[str], dict[str, str | None]]:
@@ -485,6 +485,6 @@ def _apart(word: str, variables: dict[str, str | None]) -> Iterable[str]:
 
 
 def _put_in(word: str, variables: dict[str, str | None]) -> str:
-    found = VARIABLE.fullmatch(word)
-    value = variables.get(found[1] or found[2]) if found else None
+    match = VARIABLE.fullmatch(word)
+    value = variables.get(match[1] or match[2]) if match else None
     return word if value is None else value

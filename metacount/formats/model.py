@@ -30,17 +30,17 @@ def from_path(argument: str) -> Model | TransformersOnly:
     path = argument
     if os.path.isdir(argument):
         names = (CONFIG, PARAMS)  # Mistral's folders have both; transformers reads the first
-        found = [name for name in names if os.path.lexists(os.path.join(argument, name))]
-        path = os.path.join(argument, (found or names)[0])
+        names_there = [name for name in names if os.path.lexists(os.path.join(argument, name))]
+        path = os.path.join(argument, (names_there or names)[0])
     folder = os.path.dirname(os.path.abspath(path))
     name = os.path.basename(folder) if os.path.basename(path) in (CONFIG, PARAMS) else path
     stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
     if path != argument:
         stem = os.path.basename(os.path.abspath(argument))
     if path.lower().endswith(ENDINGS):
-        told = _in_one_line(lambda: _from_file(path), path)
-        assert told is not None  # its ending is one of those
-        return _from_description(told, path, name=name, source_of={"folder": folder})
+        described = _in_one_line(lambda: _from_file(path), path)
+        assert described is not None  # its ending is one of those
+        return _from_description(described, path, name=name, source_of={"folder": folder})
     data = read_json(path)
     if os.path.basename(path) == CONFIG:
         data = _with_quantization(data, os.path.join(folder, MODELOPT))
@@ -98,16 +98,16 @@ def _from_keys(data: Json) -> Described | None:
 
 
 def _from_description(
-    told: Described, where: str, *, name: str, source_of: dict[str, str]
+    described: Described, where: str, *, name: str, source_of: dict[str, str]
 ) -> Model | TransformersOnly:
-    if told.spec is not None:
-        own: Json = {"entry": None, "changes": {}, "notes": told.notes}
-        return Model(id=shown(where), name=shown(name), spec=told.spec, **own)
-    assert told.config is not None  # it is one of the two
-    if told.gguf is not None:
-        source_of = {"gguf": told.gguf}
-    how: Json = {"name": name, "source_of": source_of, "path": where, "told": told}
-    return from_hugging_face(told.config, where, **how)
+    if described.spec is not None:
+        own: Json = {"entry": None, "changes": {}, "notes": described.notes}
+        return Model(id=shown(where), name=shown(name), spec=described.spec, **own)
+    assert described.config is not None  # it is one of the two
+    if described.gguf is not None:
+        source_of = {"gguf": described.gguf}
+    how: Json = {"name": name, "source_of": source_of, "path": where, "told": described}
+    return from_hugging_face(described.config, where, **how)
 
 
 def from_data(
@@ -116,23 +116,23 @@ def from_data(
     """Build the model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
         return from_hugging_face(data, where, name=name, source_of=source_of, path=where)
-    told = _in_one_line(lambda: _from_keys(data), where)
-    if told is not None:
-        return _from_description(told, where, name=name, source_of=source_of)
+    described = _in_one_line(lambda: _from_keys(data), where)
+    if described is not None:
+        return _from_description(described, where, name=name, source_of=source_of)
     data = dict(data)
     name = data.pop("name", stem)
     if not isinstance(name, str) or not name:
-        said = f"name must be text: got {shown(repr(name))}; leave it out"
-        raise InputError(f"{shown(where)}: {said}")
+        problem = f"name must be text: got {shown(repr(name))}; leave it out"
+        raise InputError(f"{shown(where)}: {problem}")
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
         from metacount.settings import named, several_missing
 
         missing = several_missing(data, error)
-        said = f"missing: {named(missing)}" if missing else printable(error)
+        problem = f"missing: {named(missing)}" if missing else printable(error)
         kind = InputError if _names_a_size(data) else NoModel
-        raise kind(f"{shown(where)}: {said}") from None
+        raise kind(f"{shown(where)}: {problem}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 
@@ -152,7 +152,7 @@ def from_hugging_face(
     source_of: dict[str, str],
     path: str,
     is_default: bool = False,
-    told: Described | None = None,
+    described: Described | None = None,
 ) -> Model | TransformersOnly:
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
     from metacount.huggingface.config.limits import checked_config
@@ -181,8 +181,10 @@ def from_hugging_face(
             id=shown(path), name=shown(name), source=source, problem=problem, text=text
         )
     except Unmapped as error:
-        if told is not None:  # nor is it transformers' own config, which would be left to it
-            raise InputError(f"{shown(where)}: {renamed(printable(error), told.names)}") from None
+        if described is not None:  # nor is it transformers' own config, which would be left to it
+            raise InputError(
+                f"{shown(where)}: {renamed(printable(error), described.names)}"
+            ) from None
         return TransformersOnly(
             id=shown(path), name=shown(name), source=source, problem=printable(error)
         )
@@ -193,9 +195,9 @@ def from_hugging_face(
             return TransformersOnly(
                 id=shown(path), name=shown(name), source=source, problem=problem
             )
-        said = renamed(printable(error), {} if told is None else told.names)
-        raise InputError(f"{shown(where)}: {said}") from None
-    notes = [*(() if told is None else told.notes), *mapped.notes]
+        reason = renamed(printable(error), {} if described is None else described.names)
+        raise InputError(f"{shown(where)}: {reason}") from None
+    notes = [*(() if described is None else described.notes), *mapped.notes]
     for key in FIELDS["n_mtp_layers"].elsewhere:
         spoken_of = any(note.startswith(f"{key}: ") for note in notes)
         if is_number(count := data.get(key)) and count > 0 and not spoken_of:
@@ -212,8 +214,8 @@ def from_hugging_face(
         notes=tuple(notes),
         refused=bool(mapped.refused),
         quantised=_quantised(data)
-        if told is None
-        else _quantised({"quantization_config": told.stored}),
+        if described is None
+        else _quantised({"quantization_config": described.stored}),
     )
 
 
@@ -228,12 +230,12 @@ def _text_part(data: Json, path: str, name: str) -> Model | str | None:
     from metacount.huggingface.config.to_spec import text_from_config
 
     try:
-        found = text_from_config(data)
+        text_part = text_from_config(data)
     except SpecError as error:
         return printable(error)
-    if found is None:
+    if text_part is None:
         return None
-    text, mapped = found
+    text, mapped = text_part
     return Model(
         id=path,
         name=f"the text part of {name}",

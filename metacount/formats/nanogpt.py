@@ -128,29 +128,29 @@ def _assigned(text: str, where: str) -> Json:
         raise InputError(f"{where}: is not Python: line {error.lineno}: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):
         raise InputError(f"{where}: is nested too deeply; a config is flat assignments") from None
-    found: Json = {}
+    values: Json = {}
     for step in tree.body:
         # nanoGPT's own configs import time, for the name of a run
         text_alone = isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)
         if isinstance(step, ast.Import | ast.ImportFrom) or text_alone:
             continue
-        here = f"{where}: line {step.lineno}"
+        line = f"{where}: line {step.lineno}"
         target = (
             step.targets[0] if isinstance(step, ast.Assign) and len(step.targets) == 1 else None
         )
         if not isinstance(step, ast.Assign) or not isinstance(target, ast.Name):
             remedy = f"give a config of nanoGPT's train.py ({MODULES})"
-            raise InputError(f"{here}: is no assignment to a name, and nothing is run; {remedy}")
+            raise InputError(f"{line}: is no assignment to a name, and nothing is run; {remedy}")
         name = target.id
         if name not in (*TRAIN, *RUN, "init_from"):
             remedy = nearest(name, [*TRAIN, *RUN, "init_from"], f"remove it ({MODULES})")
             fault = f"{shown(name)} is not an argument of nanoGPT's train.py"
-            raise InputError(f"{here}: {fault}; {remedy}")
-        found[name] = None if name in RUN else _value(step.value, text, found, f"{here}: {name}")
-    return found
+            raise InputError(f"{line}: {fault}; {remedy}")
+        values[name] = None if name in RUN else _value(step.value, text, values, f"{line}: {name}")
+    return values
 
 
-def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
+def _value(node: ast.expr, text: str, known: Json, where: str) -> object:
     import ast
 
     if isinstance(node, ast.Constant):
@@ -160,9 +160,9 @@ def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
     numbers: dict[str, Number] = {n: v for n, v in known.items() if type(v) is int}
     try:
         formula = read(ast.get_source_segment(text, node) or "")
-        found = at(formula.tree, numbers)
+        number = at(formula.tree, numbers)
     except KeyError as error:
-        raise InputError(f"{here}: {error.args[0]} is no number that is assigned before") from None
+        raise InputError(f"{where}: {error.args[0]} is no number that is assigned before") from None
     except InputError as error:
-        raise InputError(f"{here}: {error}") from None
-    return found if isinstance(found, int) else float(found)
+        raise InputError(f"{where}: {error}") from None
+    return number if isinstance(number, int) else float(number)

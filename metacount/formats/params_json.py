@@ -165,12 +165,12 @@ def _experts(moe: object) -> Json:
     if not isinstance(moe, dict):
         raise SpecError("moe", "must be an object", moe, "remove it")
     keys = Keys(moe, {}, {}, "head")
-    found = {
+    fields = {
         "num_local_experts": _needed(keys, "num_experts"),
         "num_experts_per_tok": _needed(keys, "num_experts_per_tok"),
     }
     keys.finish((), kind="decoder")
-    return found
+    return fields
 
 
 def _needed(keys: Keys, name: str) -> int:

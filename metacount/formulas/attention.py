@@ -178,7 +178,7 @@ def _kernel(
         # Transformer-XL's depends on the queries
         each = run.batch_size * heads if how.relative else heads if how.per_head else 1
         masks = [t.constant(run.n_queries * each, run.n_keys, width=run.value)]
-    one = run.counts[how.pairs] * columns
+    scores = run.counts[how.pairs] * columns
     t.record(
         "attention kernel",
         y,
@@ -186,7 +186,7 @@ def _kernel(
         rows=run.counts[how.pairs],
         width=2 * columns,
         factors=(grad,),
-        backward=5 * one if grad else 0,  # torch computes q·kᵀ once more
+        backward=5 * scores if grad else 0,  # torch computes q·kᵀ once more
         results=[y.store, *numbers],
     )
     if not same(key, value):
@@ -438,13 +438,13 @@ def latent_attention(
         k_r = rotate(t, k_r, run.n_keys, turned)
     normed = t.norm(compressed, "self_attn.kv_a_layernorm", RMS)
     normed = t.record("scale", t.like(normed)) if part.scaled else normed
-    kept = t.record("cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad))
+    cached = t.record("cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad))
     t.cached += [State(name="latents", shape=(rank,)), State(name="rotated keys", shape=(turned,))]
     if part.indexer is not None:
         assert latent is not None  # the spec requires it
         position_index(t, part.indexer, x, latent, how)
     t.sum_gradients(k_r)
-    expanding = t.sum_gradients(Tensor(kept.store, rank, CACHED, kept.grad))
+    expanding = t.sum_gradients(Tensor(cached.store, rank, CACHED, cached.grad))
     expanded = t.linear(
         expanding,
         "self_attn.kv_b_proj",
@@ -462,13 +462,13 @@ def latent_attention(
         ("sums of values", h * (rank if run.decode else value)),
     )
     if run.decode:
-        shared = t.part(kept, rank)
+        shared = t.part(cached, rank)
         attention_core(
             t, q, shared, shared, how, heads=h, groups=1, widths=(rank + turned, rank), parts=parts
         )
         y = t.tensor(h * value, x.word, grad=True)
     else:
-        k = t.record("cat", t.like(expanded, columns=h * key, grad=expanded.grad or kept.grad))
+        k = t.record("cat", t.like(expanded, columns=h * key, grad=expanded.grad or cached.grad))
         v = t.part(expanded, h * value)
         if run.attention == EAGER or (run.attention == SDPA and _is_written(key, value, False)):
             lies = run.attention == SDPA and run.value < FLOAT32  # else the cast copies it anyhow

@@ -210,9 +210,9 @@ def run_parallel(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given
     norms = stack.norms
     first, second = norm_names(spec, layer, MIXER)[0], norm_names(spec, layer, FFN)[0]
     read = t.norm(x, first, norms)
-    beside = t.norm(x, second, norms) if second else read
+    second_read = t.norm(x, second, norms) if second else read
     y = run_layer_mixer(t, spec, layer, read, given)
-    z = run_feed_forward(t, spec, layer, beside)
+    z = run_feed_forward(t, spec, layer, second_read)
     t.role = "other"
     y = t.scale(t.add(y, z), stack.residual_scale)
     x = t.record("weigh", t.like(x)) if stack.residual_weight != 1.0 else x

@@ -101,7 +101,7 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     """
     t.role, n, d_model, rank = "moe", x.rows, x.columns, t.run.rank
     weights = route(t, part, x, name)
-    whole, latent = x, part.latent
+    hidden, latent = x, part.latent
     if latent is not None:
         x = t.linear(x, f"{name}.fc1_latent_proj", latent, bias=like.bias)
     width = x.columns
@@ -135,11 +135,11 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     if shared is None:
         return out
     width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
-    beside = feed_forward(t, like, whole, width, name=f"{name}.shared_experts", role="moe")
+    always = feed_forward(t, like, hidden, width, name=f"{name}.shared_experts", role="moe")
     if shared.gate:
-        gate = t.from_result(t.linear(whole, f"{name}.shared_expert_gate", 1), "sigmoid")
-        beside = t.mul(beside, gate)
-    return t.add(out, beside)
+        gate = t.from_result(t.linear(hidden, f"{name}.shared_expert_gate", 1), "sigmoid")
+        always = t.mul(always, gate)
+    return t.add(out, always)
 
 
 def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:

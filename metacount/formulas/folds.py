@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 def saved_stores(ops: Iterable[Op]) -> dict[Store, str]:
     """List the storages that backwards need, each once, with the role of the first to save it."""
-    found: dict[Store, str] = {}
+    stores: dict[Store, str] = {}
     for op in ops:
         for store in op.saves:
-            found.setdefault(store, op.role)
-    return found
+            stores.setdefault(store, op.role)
+    return stores
 
 
 def saved_bytes(ops: Iterable[Op], outside: Collection[Store] = ()) -> Iterator[tuple[str, Dim]]:
@@ -94,11 +94,11 @@ def by_role(amounts: Iterable[tuple[Dim, str, Dim]], roles: Iterable[str] = ()) 
             key = (role, id(amount))
         times[key] = times[key] + number if key in times else number
         amounts_by_key[key] = amount
-    found: dict[str, Dim] = dict.fromkeys(roles, 0)
+    sums: dict[str, Dim] = dict.fromkeys(roles, 0)
     for key, number in times.items():
         if not _is_zero(number):
-            found[key[0]] = found.get(key[0], 0) + number * amounts_by_key[key]
-    return found
+            sums[key[0]] = sums.get(key[0], 0) + number * amounts_by_key[key]
+    return sums
 
 
 def _is_zero(x: Dim) -> bool:

@@ -141,10 +141,10 @@ def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: D
     >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
     (258146304, 8590000128)
     """
-    whole = floor_div(seq_len, index_block_len)
-    rest = seq_len - whole * index_block_len
-    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
-    before = blocks + rest * smaller(whole, index_top_blocks - 1)
+    n_blocks = floor_div(seq_len, index_block_len)
+    rest = seq_len - n_blocks * index_block_len
+    blocks = index_block_len * (causal_pairs(n_blocks, index_top_blocks) - n_blocks)
+    before = blocks + rest * smaller(n_blocks, index_top_blocks - 1)
     return chunked_pairs(seq_len, index_block_len) + index_block_len * before
 
 

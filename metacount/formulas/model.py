@@ -163,8 +163,8 @@ def kv_cache_bytes_by_part(
 
 def states(spec: ModelSpec) -> tuple[State, ...]:
     """List what the mixer with a state of one block keeps of one sequence, by name."""
-    found = {state.name: state for piece in nominal_pieces(spec) for state in piece.tape.states}
-    return tuple(found.values())
+    by_name = {state.name: state for piece in nominal_pieces(spec) for state in piece.tape.states}
+    return tuple(by_name.values())
 
 
 def state_bytes_by_part(
@@ -236,7 +236,7 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
     Returns: every role in order; their sum is `params`.
     """
-    return by_role(weights(spec), lambda one: one.params, ROLES)
+    return by_role(weights(spec), lambda weight: weight.params, ROLES)
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
@@ -246,7 +246,7 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
     Returns: every role in order; their sum is `active_params`.
     """
-    return by_role(weights(spec), lambda one: one.active, ROLES)
+    return by_role(weights(spec), lambda weight: weight.active, ROLES)
 
 
 def active_params_no_embed(spec: ModelSpec) -> Dim:
@@ -257,13 +257,15 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
     """
     tied = spec.head is not None and spec.head.tied
     tables = (f"{TABLE}.weight",) if tied else (f"{TABLE}.weight", "embed_tokens.weight")
-    return active_params(spec) - sum(one.params for one in weights(spec) if one.name in tables)
+    return active_params(spec) - sum(
+        weight.params for weight in weights(spec) if weight.name in tables
+    )
 
 
 def looked_up_params(spec: ModelSpec) -> Dim:
     """Count the parameters of the tables that are looked up: tokens, token types, each layer's."""
     tables = ("embed_tokens.weight", "embed_types.weight", f"{TABLE}.weight")
-    return sum(one.params for one in weights(spec) if one.name in tables)
+    return sum(weight.params for weight in weights(spec) if weight.name in tables)
 
 
 def least_active_params(spec: ModelSpec) -> Dim:
@@ -282,7 +284,7 @@ def least_active_params(spec: ModelSpec) -> Dim:
     if mixture is None or mixture.zero is None:
         return active_params(spec)
     k, given_back = mixture.top_k, smaller(mixture.top_k, mixture.zero.n_experts)
-    chosen = sum(one.active for one in weights(spec) if one.used is not None)
+    chosen = sum(weight.active for weight in weights(spec) if weight.used is not None)
     return active_params(spec) - exact_div(chosen, k) * given_back
 
 

@@ -86,18 +86,18 @@ def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, 
 
 def head_params(spec: ModelSpec) -> Dim:
     """Count the values of the matrices between the last norm and the logits, tied or not."""
-    rows = (one.size for one in end_weights(spec) if one.role == "head" and one.rows)
-    return sum(rows) + sum(one.width for one in end_products(spec))
+    rows = (weight.size for weight in end_weights(spec) if weight.role == "head" and weight.rows)
+    return sum(rows) + sum(weight.width for weight in end_products(spec))
 
 
 def shared_params(spec: ModelSpec) -> Dim:
     """Count the parameters of embedding and head, which modules share with the model."""
-    return params_of(one for one in end_weights(spec) if one.role in ("embedding", "head"))
+    return params_of(weight for weight in end_weights(spec) if weight.role in ("embedding", "head"))
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Count the parameters of the modules by role, without the shared embedding and head."""
-    return by_role(module_weights(spec), lambda one: one.params, ROLES)
+    return by_role(module_weights(spec), lambda weight: weight.params, ROLES)
 
 
 def params(spec: ModelSpec) -> Dim:
@@ -120,7 +120,7 @@ def _shared(spec: ModelSpec, copies: Dim) -> dict[str, Dim]:
 
 
 def _active(spec: ModelSpec, _: Mapping[str, Dim]) -> dict[str, Dim]:
-    return by_role(module_weights(spec), lambda one: one.active, ROLES)
+    return by_role(module_weights(spec), lambda weight: weight.active, ROLES)
 
 
 def _buffers(spec: ModelSpec, _: Mapping[str, Dim]) -> dict[str, Dim]:

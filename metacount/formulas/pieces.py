@@ -634,7 +634,7 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
 
 def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
     """List the tensors of some pieces, each with the number of its copies."""
-    return [one.repeated(number) for number, one in counted_weights(spec, pieces)]
+    return [weight.repeated(number) for number, weight in counted_weights(spec, pieces)]
 
 
 def generic(weight: Weight) -> Weight:

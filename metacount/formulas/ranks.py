@@ -41,13 +41,13 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
     Returns: tensors; what is repeated comes so often, experts are stacked in one.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; an operation says how its weight is cut.
     """
-    found = []
+    cuts = []
     for weight in weights:
         shape, axis = weight.shape, weight.cut
         if weight.used is not None:
             shape = (weight.times, *shape)
             axis = None if axis is None else axis + 1
-        one = Cut(
+        cut = Cut(
             role=weight.role,
             shape=shape,
             axis=axis,
@@ -56,10 +56,10 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
             trained=weight.seen,
         )
         if weight.used is not None:
-            found.append(one)
+            cuts.append(cut)
         elif weight.size:
-            found += weight.times * [one]
-    return found
+            cuts += weight.times * [cut]
+    return cuts
 
 
 def is_expert(cut: Cut, rank: Rank) -> bool:
@@ -84,8 +84,8 @@ def cut_shape(cut: Cut, rank: Rank) -> tuple[Dim, ...]:
     if is_expert(cut, rank):
         sizes[0] = sizes[0] // rank.ep  # which divides the experts
     elif cut.axis is not None:
-        one = sizes[cut.axis] // cut.parts
-        sizes[cut.axis] = cut.parts * chunk(one, rank.tp, rank.tp_index)
+        size = sizes[cut.axis] // cut.parts
+        sizes[cut.axis] = cut.parts * chunk(size, rank.tp, rank.tp_index)
     return tuple(sizes)
 
 
@@ -148,7 +148,7 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
     Returns: collectives; none for a group of one rank.
     Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 7; FSDP2's `fully_shard`.
     """
-    found, tensors = [], list(cuts)
+    moves, tensors = [], list(cuts)
     for group, degree, expert in (("dp", rank.shard, False), ("copies", rank.copies, True)):
         mine = [cut for cut in tensors if is_expert(cut, rank) is expert]
         if degree == 1 or not mine:
@@ -163,8 +163,8 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
         runs += [(BACKWARD, "all-gather", values)] if zero == 3 else []
         if zero == 0:
             runs = [(BACKWARD, "all-reduce", gradients)]
-        found += [Move(phase, kind, group, n) for phase, kind, n in runs]
-    return found
+        moves += [Move(phase, kind, group, n) for phase, kind, n in runs]
+    return moves
 
 
 def rank_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
@@ -195,6 +195,6 @@ def rank_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
     if mixture is not None and rank.ep == 1:
         sizes["d_ff_expert"] = mine(mixture.d_ff)
     if mixture is not None and mixture.shared is not None:
-        one = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
-        sizes["n_shared_experts"], sizes["d_ff_shared"] = 1, mine(mixture.shared.n_experts * one)
+        d_ff = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
+        sizes["n_shared_experts"], sizes["d_ff_shared"] = 1, mine(mixture.shared.n_experts * d_ff)
     return spec.substituted(**sizes)

@@ -104,13 +104,13 @@ def mixture_tape(spec: ModelSpec) -> Tape:
 def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight]]:
     """List the tensors of a block that many layers share, and those of each use of it."""
     weights = recorded(spec, lambda t, x: run_shared(t, spec, x, Given())).weights
-    stored = [one for one in weights if one.name.startswith(STORED)]
-    return stored, [one for one in weights if one not in stored]
+    stored = [weight for weight in weights if weight.name.startswith(STORED)]
+    return stored, [weight for weight in weights if weight not in stored]
 
 
 def end_weights(spec: ModelSpec) -> list[Weight]:
     """List the tensors before and after the blocks, without what belongs to each stack."""
-    return [one for one in _ends(spec).weights if one.name.startswith(ends.OF_MODEL)]
+    return [weight for weight in _ends(spec).weights if weight.name.startswith(ends.OF_MODEL)]
 
 
 def end_products(spec: ModelSpec) -> list[Product]:
@@ -138,7 +138,7 @@ def block_params(spec: ModelSpec, *, moe: bool) -> dict[str, Dim]:
     layer = Layer(ffn="E" if moe else "F")
     tape = recorded(spec, lambda t, x: run_block(t, spec, layer, x, Given()))
     roles = ("position", "attention", "norm", "moe" if moe else "ffn")
-    return by_role(tape.weights, lambda one: one.params, roles)
+    return by_role(tape.weights, lambda weight: weight.params, roles)
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:
@@ -181,7 +181,7 @@ def self_attention_flops(
     }
     tape = attention_tape(spec, decode=absorbed)
     both: list[Weight | Product] = [*tape.weights, *tape.products]
-    terms = (one for one in both if one.role != "norm")
+    terms = (product for product in both if product.role != "norm")
     return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
 
 
@@ -756,9 +756,9 @@ def attention_by_selection(
         return {}
     n_layers = indexed = spec.last_stack.n_layers
     if decode:
-        n_new, one = batch_size, seq_len
+        n_new, visible = batch_size, seq_len
     else:
-        n_new, one = batch_size * seq_len, causal_pairs(seq_len)
+        n_new, visible = batch_size * seq_len, causal_pairs(seq_len)
     index = part.indexer
     if isinstance(index, Indexer):
         # as many as a window of k_i leaves, though they may be anywhere
@@ -771,8 +771,8 @@ def attention_by_selection(
     of_index = [each for each in tape.products if each.name.startswith("index")]
     products = [each for each in tape.products if each not in of_index]
     scorers = [weight for weight in tape.weights if not weight.seen]
-    seen = batch_size * one
-    pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
+    seen = batch_size * visible
+    pairs = batch_size * (indexed * chosen + (n_layers - indexed) * visible)
     run = {TOKENS: n_new, PAIRS: seen}
     return {
         "dense_attention_flops": n_layers * flops_of(products, run),

@@ -138,10 +138,10 @@ def by_role(
     >>> by_role([up], lambda weight: weight.params, ["attention"])
     {'attention': 0, 'ffn': 1442840576}
     """
-    found: dict[str, Dim] = dict.fromkeys(roles, 0)
+    sums: dict[str, Dim] = dict.fromkeys(roles, 0)
     for term in terms:
-        found[term.role] = found.get(term.role, 0) + of(term)
-    return found
+        sums[term.role] = sums.get(term.role, 0) + of(term)
+    return sums
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
@@ -150,10 +150,10 @@ def product(sizes: Iterable[Dim]) -> Dim:
     >>> product((3, 4096)), product(())
     (12288, 1)
     """
-    found: Dim = 1
+    total: Dim = 1
     for size in sizes:
-        found = found * size
-    return found
+        total = total * size
+    return total
 
 
 def params_of(weights: Iterable[Weight]) -> Dim:
@@ -827,10 +827,10 @@ class Tape:
         Source: Korthikanti et al. 2022, arXiv:2205.05198, sec. 4.2.2, their g and ḡ.
         """
         if self.run.rank.sequence and values is None:
-            whole = self.tensor(x.columns, x.word, grad=x.grad, rows=x.rows * self.run.rank.tp)
-            n = whole.values
+            gathered = self.tensor(x.columns, x.word, grad=x.grad, rows=x.rows * self.run.rank.tp)
+            n = gathered.values
             moves = Move(FORWARD, "all-gather", "tp", n), Move(BACKWARD, "reduce-scatter", "tp", n)
-            return self._sent(whole, *moves)
+            return self._sent(gathered, *moves)
         moved = x.values if values is None else values
         return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
 
@@ -887,7 +887,7 @@ def several(*counts: Dim) -> Dim:
     >>> several(3, 12), several(3, 1)
     (1, 0)
     """
-    found: Dim = 1
+    number: Dim = 1
     for count in counts:
-        found = found * smaller(count - 1, 1)
-    return found
+        number = number * smaller(count - 1, 1)
+    return number

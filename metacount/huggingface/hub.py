@@ -90,7 +90,7 @@ class Repository:
         Raises:
             InputError: it is longer than `max_bytes`, cut short, or not to be had.
         """
-        answer = self.read_start(file, max_bytes + 1, may_miss=True, whole=True)
+        answer = self.read_start(file, max_bytes + 1, may_miss=True, entire=True)
         if answer is None:
             return None
         n = len(answer.content)
@@ -101,7 +101,7 @@ class Repository:
         return answer.content
 
     def read_start(
-        self, file: str, n: int, *, may_miss: bool = False, whole: bool = False
+        self, file: str, n: int, *, may_miss: bool = False, entire: bool = False
     ) -> Answer | None:
         """Fetch the first n bytes of a file; None where it is missing and may be.
 
@@ -110,7 +110,7 @@ class Repository:
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(self.repo_id, file, revision=self.commit)
-        answer = self._try(partial(_Transfer, url, n, self.where(file), whole))
+        answer = self._try(partial(_Transfer, url, n, self.where(file), entire))
         if answer.status in (200, 206):
             commit = answer.commit or ""
             if len(commit) == 40 and all(c in "0123456789abcdef" for c in commit):
@@ -177,8 +177,8 @@ class Repository:
 class _Transfer:
     """One request and its redirects, in a thread of its own."""
 
-    def __init__(self, url: str, n: int, where: str, whole: bool) -> None:
-        self.url, self.n, self.where, self.whole = url, n, where, whole
+    def __init__(self, url: str, n: int, where: str, entire: bool) -> None:
+        self.url, self.n, self.where, self.whole = url, n, where, entire
         self.content = bytearray()
         self.answer: Future[Answer] = Future()
         self.abandoned = False

@@ -58,13 +58,13 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped)
     if reference.spec != spec:
         raise WeightsError("the reference was built of another spec than the config's")
     ours = _tensors(reference)
-    found = _matched(theirs, ours, spec)
-    missing = sorted(ours.keys() - found.keys())
+    matched = _matched(theirs, ours, spec)
+    missing = sorted(ours.keys() - matched.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise WeightsError(f"nothing is given for {missing[0]}{more} of the reference")
     with torch.no_grad():
-        for target, (_, part) in found.items():
+        for target, (_, part) in matched.items():
             ours[target].copy_(part)
 
 
@@ -84,10 +84,10 @@ def _split(name: str, spec: ModelSpec) -> _Name:
     rest, _, leaf = bare.rpartition(".")
     if leaf not in ("weight", "bias"):
         rest, leaf = bare, ""
-    found = None if rest in OF_ENDS else STACK.match(rest)
-    if found is None:
+    match = None if rest in OF_ENDS else STACK.match(rest)
+    if match is None:
         return _Name(name, "", 0, rest, leaf)
-    return _Name(name, found[1] or _last_stack(spec), int(found[2]), found[3], leaf)
+    return _Name(name, match[1] or _last_stack(spec), int(match[2]), match[3], leaf)
 
 
 def _last_stack(spec: ModelSpec) -> str:
@@ -107,7 +107,7 @@ def _matched(
         for mark in VARIANTS.keys() & rests:
             tables[stack] = {**tables[stack], **VARIANTS[mark]}
     moves = [find for mark, find in ELSEWHERE.items() if any(mark == n.rest for n in names)]
-    found: dict[str, tuple[str, Tensor]] = {}
+    matched: dict[str, tuple[str, Tensor]] = {}
     for name in names:
         value = theirs[name.whole]
         if value.is_meta:
@@ -121,10 +121,10 @@ def _matched(
                 raise WeightsError(f"{name.whole} is left over: the reference has no {target}")
             if part.shape != ours[target].shape:
                 raise _other_shape(name.whole, value, [ours[target].shape])
-            before, first = found.setdefault(target, (name.whole, part))
+            before, first = matched.setdefault(target, (name.whole, part))
             if first is not part and not torch.equal(first, part):
                 raise WeightsError(f"{name.whole} differs from {before}: both are the one {target}")
-    return found
+    return matched
 
 
 def _is_no_weight(name: _Name, value: Tensor) -> bool:
@@ -528,13 +528,13 @@ def _spelled(roles: Mapping[str, str]) -> dict[str, str | Place]:
 
 
 def _of_modules() -> dict[str, str | Place]:
-    found: dict[str, str | Place] = {}
+    by_tensor: dict[str, str | Place] = {}
     for ours, modules, parts in MODULES:
         for part in parts.split():
             bare = part in tuple("qkvo") and ours.endswith("attn")  # T5's
             for theirs in modules.split():
-                found[f"{theirs}.{part}"] = f"{ours}.{part}{'_proj' if bare else ''}"
-    return found
+                by_tensor[f"{theirs}.{part}"] = f"{ours}.{part}{'_proj' if bare else ''}"
+    return by_tensor
 
 
 # ---- tensors that stand in another block than their name says ----

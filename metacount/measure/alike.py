@@ -73,13 +73,13 @@ class Unlike(Exception):
 
 
 def number_of(layer: nn.Module) -> int | None:
-    found = set()
+    numbers = set()
     for module in layer.modules():
         for name in LAYER_NUMBERS:
             value = vars(module).get(name)
             if isinstance(value, int) and not isinstance(value, bool):
-                found.add(value)
-    return found.pop() if len(found) == 1 else None
+                numbers.add(value)
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 class OwnNumber(int):
@@ -171,13 +171,13 @@ def _at_number(config: object, number: int | None, n_layers: int) -> tuple[objec
     """Return what the lists of a config with an entry for each layer say of this layer."""
     if number is None:
         return ()
-    found = []
+    values = []
     for name, value in sorted(vars(config).items()):
         by_layer = isinstance(value, list | tuple) and len(value) == n_layers
         # a list of layers' numbers says nothing else of each than that it is in the list
         if by_layer and list(value) != list(range(n_layers)):
-            found.append((name, repr(value[number])))
-    return tuple(found)
+            values.append((name, repr(value[number])))
+    return tuple(values)
 
 
 def _is_cache(value: object) -> TypeGuard[LayeredCache]:
@@ -322,15 +322,15 @@ class Folding:
             self._never.add(type(layer))
             return forward(*args, **kwargs)
         key = (alike, given)
-        found = self._replays.get(key)
-        if found is not None and number is not None and (not own or key in self._confirmed):
+        replay = self._replays.get(key)
+        if replay is not None and number is not None and (not own or key in self._confirmed):
             self.replayed += 1
-            ran, out, cost, states, kept, updated = found
+            ran, out, cost, states, own_states, updated = replay
             self._counter.replay(cost, ran, layer)
             with unwatched():  # copies of a cache are nobody's work
                 for cache, state in zip(caches, states, strict=True):
                     _put_state(cache, number, state)
-                for own_cache, values in zip(of_layer, kept, strict=True):
+                for own_cache, values in zip(of_layer, own_states, strict=True):
                     vars(own_cache).update(_copy_of(values))
             for pair in pairs:
                 pair.is_updated[number] = updated
@@ -343,8 +343,8 @@ class Folding:
             unchanged = after == without_own(given)
             unchanged &= others == [other_states(cache, number) for cache in caches]
             same = not any(each.asked for each in own)
-            if found is not None:  # the second that is handed its number
-                same = same and _left(found.out, found.cost) == _left(out, cost)
+            if replay is not None:  # the second that is handed its number
+                same = same and _left(replay.out, replay.cost) == _left(out, cost)
                 self._confirmed.add(key)
         except Unlike:
             same = unchanged = False
@@ -358,8 +358,8 @@ class Folding:
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
         with unwatched():
             states = [_take_state(cache, number) for cache in caches]
-            kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
-        self._replays[key] = _Ran(layer, out, cost, states, kept, updated)
+            own_states = [_copy_of(vars(own_cache)) for own_cache in of_layer]
+        self._replays[key] = _Ran(layer, out, cost, states, own_states, updated)
         return out
 
 

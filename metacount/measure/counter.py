@@ -50,15 +50,15 @@ BUFFERS = {"e_score_correction_bias": "selection_bias", "expert_bias": "selectio
 
 def stored_buffers(model: nn.Module) -> dict[str, int]:
     """Count the values of persistent buffers by name; tables made by a run are not stored."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     seen: set[int] = set()
     for module in model.modules():
         for name, buffer in stored_buffers_of(module).items():
             if id(buffer) not in seen:
                 seen.add(id(buffer))
                 kind = BUFFERS.get(name, name)
-                found[kind] = found.get(kind, 0) + buffer.numel()
-    return found
+                sizes[kind] = sizes.get(kind, 0) + buffer.numel()
+    return sizes
 
 
 class UnclaimedTensor(LookupError):
@@ -278,7 +278,7 @@ class Book:
         """Return how many of a product's FLOPs are of experts that its tokens did not choose."""
         return 0
 
-    def kept(self, flops: int, detail: Any) -> int | None:
+    def kept_flops(self, flops: int, detail: Any) -> int | None:
         """Return the FLOPs of a product over the pairs that a mask keeps; None: not known."""
         return None
 
@@ -490,33 +490,33 @@ class FlopCounter(DispatchMode):
 
     def by_role(self) -> dict[str, int]:
         """Sum the FLOPs by role; what no role claims is `other`."""
-        found: dict[str, int] = dict.fromkeys(ROLES, 0)
+        amounts: dict[str, int] = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
             if charge.counted:
-                found[charge.role or "other"] += flops
-        return found
+                amounts[charge.role or "other"] += flops
+        return amounts
 
     def by_operator(self) -> dict[str, int]:
         """Sum the FLOPs by operator."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for charge, flops in self.totals().items():
             if charge.counted:
-                found[charge.operator] += flops
-        return dict(found)
+                counts[charge.operator] += flops
+        return dict(counts)
 
     def by_module(self) -> dict[str, int]:
         """Sum the FLOPs by the module that ran the operator itself, under its full name,
         without what idle experts cost.
         """
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for charge, flops in self.charges():
             if charge.counted:
-                found[charge.module] += flops
+                counts[charge.module] += flops
             elif charge.operator == IDLE:
-                found[charge.module] -= flops
-        return dict(found)
+                counts[charge.module] -= flops
+        return dict(counts)
 
-    def beside(self, *, idle: bool) -> int:
+    def other_flops(self, *, idle: bool) -> int:
         """Sum what is written beside the figures: of idle experts, else of rotary tables."""
         return sum(
             flops
@@ -528,37 +528,37 @@ class FlopCounter(DispatchMode):
         """Report what was counted so far."""
         causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
-            kept = self.book.kept(flops, charge.detail)
-            if kept is None:
+            flops_of_kept = self.book.kept_flops(flops, charge.detail)
+            if flops_of_kept is None:
                 causal = None
                 break
             if charge.counted and causal is not None:
-                causal[charge.role or "other"] += kept
+                causal[charge.role or "other"] += flops_of_kept
         return MeasuredFlops(
             by_role=self.by_role(),
             by_operator=self.by_operator(),
             by_module=self.by_module(),
             causal_by_role=causal,
-            rotary=self.beside(idle=False),
-            idle=self.beside(idle=True),
+            rotary=self.other_flops(idle=False),
+            idle=self.other_flops(idle=True),
         )
 
 
 def summed(entries: Iterable[Ran | Again]) -> dict[Charge, int]:
     """Sum FLOPs by charge, those of one cost once for all layers that it is the cost of."""
-    found: dict[Charge, int] = {}
+    charges: dict[Charge, int] = {}
     again: dict[int, list[Again]] = {}
     for entry in entries:
         if isinstance(entry, Again):
             again.setdefault(id(entry.cost), []).append(entry)
         else:
             flops = entry.flops if entry.times == 1 else entry.flops * entry.times
-            known = found.get(entry.charge)
-            found[entry.charge] = flops if known is None else known + flops
+            known = charges.get(entry.charge)
+            charges[entry.charge] = flops if known is None else known + flops
     for layers in again.values():
         for charge, flops in summed(layers[0].cost).items():
-            found[charge] = found.get(charge, 0) + flops * len(layers)
-    return found
+            charges[charge] = charges.get(charge, 0) + flops * len(layers)
+    return charges
 
 
 def _in_order(entries: Iterable[Ran | Again]) -> Iterator[Ran]:
@@ -642,14 +642,14 @@ def measured(run: Forwards) -> MeasuredRun:
             no_cache=run.why_none(),
             counters=(prefill,),
         )
-    found, single = run.measure_cache(cache), run.measure_cache(run.forward(1)[1])
+    cache_values, single = run.measure_cache(cache), run.measure_cache(run.forward(1)[1])
     decodes = run.decodes_first or run.workload.seq_len > 1
     decode = run.last_token() if decodes else None
     return MeasuredRun(
         kind=run.kind,
         prefill=prefill.report(),
         decode=None if decode is None else decode.report(),
-        cache=found,
+        cache=cache_values,
         kv_bytes_per_token=(single.kv_bytes - single.cross_kv_bytes) // run.workload.batch_size,
         assumed=assumed,
         counters=(prefill,) if decode is None else (prefill, decode),

@@ -108,8 +108,8 @@ def fold(node: Node) -> Node:
     children are `0-2` and `3`.
     """
     folded: list[Node] = []
-    for numbered, found in groupby(node.children, lambda child: child.name.isdecimal()):
-        group = list(found)
+    for numbered, members in groupby(node.children, lambda child: child.name.isdecimal()):
+        group = list(members)
         folded += _periods(group) if numbered else [fold(child) for child in group]
     return replace(node, children=tuple(folded))
 
@@ -121,11 +121,11 @@ def _periods(nodes: list[Node]) -> list[Node]:
     kinds = [node.alike for node in nodes]
     while start < len(nodes):
         length, times = period_at(kinds, start)
-        one = nodes[start : start + length]
+        period = nodes[start : start + length]
         if length == 1:
             folded.append(_run(nodes[start : start + times]))
         else:
-            folded.append(_period(_periods(one), nodes[start : start + length * times], times))
+            folded.append(_period(_periods(period), nodes[start : start + length * times], times))
         start += length * times
     return folded
 

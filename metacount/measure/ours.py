@@ -213,7 +213,7 @@ class ReferenceBook(Book):
         pairwise = path and isinstance(path[-1], PAIRWISE)
         return self.hashable(self._visibility[-1]) if pairwise else None
 
-    def kept(self, flops: int, detail: Any) -> int | None:
+    def kept_flops(self, flops: int, detail: Any) -> int | None:
         """Return the FLOPs of a product over the pairs that the mask keeps."""
         if detail is None:
             return flops
@@ -332,7 +332,9 @@ class ReferenceForwards(Forwards):
         the only token that attention sees.
         """
         cache: Cache = super().before_last()
-        if self.model.spec.recurrent != "none" and not any(one.states for one in cache.states):
+        if self.model.spec.recurrent != "none" and not any(
+            layer_cache.states for layer_cache in cache.states
+        ):
             _, of_one = self.forward(1)
             assert of_one is not None  # a model with a state is no encoder
             for empty, filled in zip(cache.states, of_one.states, strict=True):

@@ -208,17 +208,17 @@ def _holds_linear(module: nn.Module) -> bool:
 
 def _family(model: nn.Module) -> tuple[str, ...]:
     """Return what a family's class names begin with, longest first: Gemma3Text, Gemma3."""
-    found: set[str] = set()
+    names: set[str] = set()
     for module in model.modules():
         if _is_model(module):
             for name in (type(module.config).__name__, type(module).__name__):
                 for ending in ("Config", "PreTrainedModel", "ForCausalLM", "Model"):
                     stem = name.removesuffix(ending)
-                    found |= {stem, stem.removesuffix("Text"), stem.removesuffix("Decoder")}
-    return tuple(sorted((name for name in found if len(name) > 1), key=len, reverse=True))
+                    names |= {stem, stem.removesuffix("Text"), stem.removesuffix("Decoder")}
+    return tuple(sorted((name for name in names if len(name) > 1), key=len, reverse=True))
 
 
-def told(model: nn.Module, question: str) -> nn.Module | None:
+def asked_module(model: nn.Module, question: str) -> nn.Module | None:
     """Ask a model of transformers about itself; None where it has no answer.
 
     Its base class raises `NotImplementedError` for embeddings it does not find; a class that looks
@@ -233,7 +233,7 @@ def told(model: nn.Module, question: str) -> nn.Module | None:
 
 def _special(model: nn.Module) -> dict[int, str]:
     """Return the roles that transformers itself names: the token tables and the output head."""
-    found: dict[int, str] = {}
+    roles: dict[int, str] = {}
     for module in model.modules():
         if not _is_model(module):
             continue
@@ -241,12 +241,12 @@ def _special(model: nn.Module) -> dict[int, str]:
             ("get_input_embeddings", "embedding"),
             ("get_output_embeddings", "head"),
         ):
-            answer = told(module, asked)
+            answer = asked_module(module, asked)
             if isinstance(answer, nn.Module) and (
                 role == "head" or isinstance(answer, nn.Embedding)
             ):
-                found.setdefault(id(answer), role)
-    return found
+                roles.setdefault(id(answer), role)
+    return roles
 
 
 def _sub_configs(config: object) -> Iterator[object]:
@@ -346,11 +346,11 @@ class Ordinary:
 
     def item(self, asked: Tensor) -> object:
         """Return the value that an ordinary run would have in a tensor of one value."""
-        known, said = self._said.get(id(asked), (None, None))
+        known, answer = self._said.get(id(asked), (None, None))
         if known is None or known() is not asked:
             raise NeedsData(f"the code asks for the value of a {asked.dtype} computed from data")
         self.assumed.add("assumed full sequences without padding")
-        return said
+        return answer
 
     def nonzero(
         self, asked: Tensor, n_experts: int | torch.SymInt | None, n_zero: int | torch.SymInt = 0
@@ -469,13 +469,13 @@ CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
 
 def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Yield (full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
-    found: dict[int, tuple[str, nn.Module, Tensor]] = {}
+    by_id: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, module in root.named_modules():
         for name, tensor in parameters_of(module).items():
-            if id(tensor) in found and roles.role[id(module)] != "embedding":
+            if id(tensor) in by_id and roles.role[id(module)] != "embedding":
                 continue
-            found[id(tensor)] = (f"{path}.{name}" if path else name, module, tensor)
-    yield from found.values()
+            by_id[id(tensor)] = (f"{path}.{name}" if path else name, module, tensor)
+    yield from by_id.values()
 
 
 def measure_any_params(model: nn.Module, roles: Roles | None = None) -> MeasuredParams:
@@ -526,7 +526,7 @@ def _lone_token_table(model: nn.Module) -> int:
 
 
 def _asked(module: nn.Module, question: str) -> nn.Module | None:
-    return told(module, question) if hasattr(module, "config") else None
+    return asked_module(module, question) if hasattr(module, "config") else None
 
 
 def _text_tensors(model: nn.Module) -> set[int]:
@@ -587,8 +587,8 @@ def _listed(path: str, module: nn.Module) -> list[nn.Module]:
 def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     """Return how many experts a module holds as one, and their tensors; None if none."""
     own = [p for p in parameters_of(module).values() if p.numel()]
-    told = [getattr(module, name, None) for name in EXPERT_COUNTS]
-    counts: list[int] = [n for n in told if isinstance(n, WHOLE) and n > 1]
+    numbers = [getattr(module, name, None) for name in EXPERT_COUNTS]
+    counts: list[int] = [n for n in numbers if isinstance(n, WHOLE) and n > 1]
     stacked = [p for p in own if p.dim() >= 3]
     named = path.rpartition(".")[2] == "experts"
     if stacked and (named or (counts and any(p.shape[0] == counts[0] for p in stacked))):
@@ -610,11 +610,11 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) 
             break
         asked += [holder, *(c for c in holder.children() if c is not module)]
         holder = parents.get(id(holder))
-    for one in asked:
-        if type(one).__name__ in CHOSEN_BY_CLASS:
-            return CHOSEN_BY_CLASS[type(one).__name__]
+    for tensor in asked:
+        if type(tensor).__name__ in CHOSEN_BY_CLASS:
+            return CHOSEN_BY_CLASS[type(tensor).__name__]
         for name in CHOSEN_COUNTS:
-            value = getattr(one, name, None)
+            value = getattr(tensor, name, None)
             if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
                 return value
     for config in (getattr(module, "config", None), text_config(model.config)):
@@ -811,22 +811,22 @@ def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, tuple[str
         except RuntimeError as error:
             return error
 
-    found = attempt()
+    result = attempt()
     if dtypes != [t.dtype for t in tensors]:  # Switch's router widens itself where it first runs
-        found = attempt()
-    if not isinstance(found, RuntimeError):
-        return found, ()
+        result = attempt()
+    if not isinstance(result, RuntimeError):
+        return result, ()
     short = [t for t in tensors if t.dtype in SHORT]
     before = [t.dtype for t in short]
     for tensor in short:
         tensor.data = tensor.data.float()
     try:
-        widened = attempt() if short else found
+        widened = attempt() if short else result
     finally:
         for tensor, dtype in zip(short, before, strict=True):
             tensor.data = tensor.data.to(dtype)
     if isinstance(widened, RuntimeError):
-        raise found
+        raise result
     return widened, (WIDENED,)
 
 
@@ -851,13 +851,13 @@ class Runner(Forwards):
         the model fails with its own.
         """
         try:
-            found, cache = super().prefill(counter)
+            counted, cache = super().prefill(counter)
         except (AttributeError, IndexError, ValueError, TypeError) as error:
             if self.kind == "encoder":
                 raise
             self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
-            found, cache = super().prefill(counter)
-        return found, None if self.no_cache or self.kind == "encoder" else cache
+            counted, cache = super().prefill(counter)
+        return counted, None if self.no_cache or self.kind == "encoder" else cache
 
     def measure_cache(self, cache: Any) -> MeasuredCache:
         """Count the bytes of a cache by what they are."""

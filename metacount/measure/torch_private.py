@@ -168,7 +168,7 @@ def measuring() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 undone.enter_context(torch.autocast(device, enabled=False))
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            undone.enter_context(saved_tensors_hooks(lambda kept: kept, lambda kept: kept))
+            undone.enter_context(saved_tensors_hooks(lambda saved: saved, lambda saved: saved))
         if torch.is_anomaly_enabled():
             undone.enter_context(torch.autograd.set_detect_anomaly(False))
         if torch.are_deterministic_algorithms_enabled():
@@ -253,8 +253,8 @@ def _products_keep_symbols() -> bool:
     raw, size = symbolic_size(environment, "n", 7)
     with unwatched(), mode:
         torch.empty(size, 2, 1) @ torch.empty(size, 1, 3)
-    kept: bool = environment.replace(raw) == raw
-    return kept
+    same: bool = environment.replace(raw) == raw
+    return same
 
 
 def symbols_in_products() -> AbstractContextManager[object]:
@@ -311,7 +311,7 @@ def running_node_number() -> int | None:
 
 def graph_names(root: Tensor) -> dict[int, str]:
     """Return the names of the nodes behind a tensor, by their numbers."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     waiting: list[Any] = [root.grad_fn]
     seen: set[object] = set()
     while waiting:
@@ -319,9 +319,9 @@ def graph_names(root: Tensor) -> dict[int, str]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        found[node._sequence_nr()] = node.name()
+        names[node._sequence_nr()] = node.name()
         waiting += [above for above, _ in node.next_functions]
-    return found
+    return names
 
 
 def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool) -> bool:
@@ -460,9 +460,9 @@ class Pieces:
     def __getitem__(self, index: int) -> Tensor:
         from torch.distributed.tensor import Shard
 
-        rank, whole = range(self._n)[index], self._tensor.size(self._dim)
-        size, start = Shard.local_shard_size_and_offset(whole, self._n, rank)
-        if whole and not size:
+        rank, n_values = range(self._n)[index], self._tensor.size(self._dim)
+        size, start = Shard.local_shard_size_and_offset(n_values, self._n, rank)
+        if n_values and not size:
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, start, size)
 

@@ -75,8 +75,8 @@ def run_prediction(modules: Any, hidden: Tensor, tokens: Tensor) -> list[Tensor]
     import torch
 
     positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-    found = []
+    outputs = []
     for k in range(len(modules.layers)):
         hidden = modules.forward_layer(k, hidden, positions, None, input_ids=tokens)
-        found.append(modules._project_to_logits(hidden))
-    return found
+        outputs.append(modules._project_to_logits(hidden))
+    return outputs

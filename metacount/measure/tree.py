@@ -59,9 +59,9 @@ def computes(module: nn.Module) -> str:
         return latent_heads(module.n_heads, module.rank, module.rope)
     if isinstance(module, FeedForward | GatedFeedForward):
         gated = isinstance(module, GatedFeedForward)
-        said = activated(module.activation, module.swish_beta, gated=gated)
+        text = activated(module.activation, module.swish_beta, gated=gated)
         share = module.sparsity if isinstance(module, GatedFeedForward) else None
-        return said if share is None else f"{said}, gate above its {share:g} quantile"
+        return text if share is None else f"{text}, gate above its {share:g} quantile"
     if isinstance(module, MixtureOfExperts):
         shared = " + shared" if module.shared_experts is not None else ""
         return f"Σ weight · expert{shared}"
@@ -88,19 +88,19 @@ def _attention(module: Attention) -> str:
     borrows = isinstance(module, BorrowingAttention)
     projections = (module.q_proj,) if borrows else (module.q_proj, module.k_proj)
     counts = [projection.out_features // module.head_dim for projection in projections]
-    said = f"{counts[0]} heads, keys and values of another layer" if borrows else heads(*counts)
-    return said if module.rotary_dim is None else f"{said}, RoPE"
+    text = f"{counts[0]} heads, keys and values of another layer" if borrows else heads(*counts)
+    return text if module.rotary_dim is None else f"{text}, RoPE"
 
 
 def _block(module: Block) -> str:
     known = next(form for name, form in PLACEMENTS.items() if _is(module, name))
     form = STREAM if module.adds_to_normed else known
-    said = [form.format(alpha=factor(module.alpha), scale=factor(module.residual_scale))]
+    forms = [form.format(alpha=factor(module.alpha), scale=factor(module.residual_scale))]
     if module.window is not None:
-        said.append(f"window {module.window}")
+        forms.append(f"window {module.window}")
     if module.beside:
-        said.append("moe added a layer later")
-    return ", ".join(said)
+        forms.append("moe added a layer later")
+    return ", ".join(forms)
 
 
 def _is(module: Block, placement: str) -> bool:
@@ -142,7 +142,7 @@ def whole_tree(
     return _Planter(flops, active, role).node("", type(model).__name__, [model])
 
 
-def found(root: Node, path: str) -> Node:
+def node_at(root: Node, path: str) -> Node:
     """Find the node of a whole tree at a path, or at a path that ends so; of layers 0-2, layer 0.
 
     Raises `InputError` for none, and for several that are not one inside the other.
@@ -187,12 +187,12 @@ class _Planter:
                 own[key] = tensor
             else:
                 tied[key] = first
-        found = [
+        nodes = [
             self.node(f"{prefix}{key}", key, [*path, child])
             for key, child in module.named_children()
         ]
         children = tuple(
-            child for child in found if child.params or child.tied or child.buffers or child.flops
+            child for child in nodes if child.params or child.tied or child.buffers or child.flops
         )
         active = {
             key: None if self._active is None else self._active(module, tensor)

@@ -106,7 +106,7 @@ class Laurel(nn.Module):
         """Add norm(right(left(x))) to x: [B, S, D] -> [B, S, D]."""
         return x_BSD + self.post_laurel_norm(self.linear_right(self.linear_left(x_BSD)))
 
-    def beside(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
+    def branch(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
         """Add the residual to the stream behind attention; the sum has about the same variance."""
         return (x_BSD + self(normed_BSD)) / math.sqrt(2)
 
@@ -133,8 +133,8 @@ class LayerInputs(nn.Module):
         known = torch.where((tokens >= 0) & (tokens < self.n_rows), tokens, 0)
         told_BSE = self.embed_tokens(known) * self.width**0.5
         made_BSE = self.model_projection(x_BSD) * x_BSD.shape[-1] ** -0.5
-        told, made = (t.unflatten(-1, (self.n_layers, self.width)) for t in (told_BSE, made_BSE))
-        return (self.projection_norm(made) + told) * 2**-0.5
+        given, made = (t.unflatten(-1, (self.n_layers, self.width)) for t in (told_BSE, made_BSE))
+        return (self.projection_norm(made) + given) * 2**-0.5
 
 
 class LayerInput(nn.Module):

@@ -114,8 +114,8 @@ class Indexer(nn.Module):
         q_BHSK = self.wq_b(latent_BSR).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q_BSHK = self._rotated(q_BHSK, visibility).transpose(1, 2)
         weights_BSH = self.weights_proj(x_BSD) * self.n_heads**-0.5
-        found: Tensor = self.core(q_BSHK, keys_BTK, weights_BSH, visibility)
-        return found
+        scores: Tensor = self.core(q_BSHK, keys_BTK, weights_BSH, visibility)
+        return scores
 
     @torch.no_grad()
     def forward(
@@ -182,8 +182,8 @@ class BlockIndexer(nn.Module):
         """Score every position for every query, [B, H, S, T]."""
         q_BSHK = self.q_norm(self.q_proj(x_BSD).unflatten(-1, (self.n_heads, -1)))
         q_BHSK = self._rotated(q_BSHK.transpose(1, 2), visibility)
-        found: Tensor = self.core(q_BHSK, keys_BTK, visibility)
-        return found
+        scores: Tensor = self.core(q_BHSK, keys_BTK, visibility)
+        return scores
 
     @torch.no_grad()
     def forward(self, x_BSD: Tensor, keys_BTK: Tensor, visibility: Visibility) -> Tensor:

@@ -225,8 +225,8 @@ class Block(nn.Module):
         stack = spec.last_stack
         inputs, norms = stack.layer_inputs, stack.norms
         self.altup = self.laurel = self.per_layer_input = None
-        one = torch.ones(1) if stack.layer_scalar else None
-        self.register_buffer("layer_scalar", one)
+        ones = torch.ones(1) if stack.layer_scalar else None
+        self.register_buffer("layer_scalar", ones)
         if stack.altup is not None:
             self.altup = AltUp(stack.altup, spec.d_model, norms=norms, scaled=inputs is not None)
         if stack.laurel is not None:
@@ -299,7 +299,7 @@ class Block(nn.Module):
             y = run[name](normed)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
             if name == "self_attn" and self.laurel is not None:
-                x_BSD = self.laurel.beside(x_BSD, normed)
+                x_BSD = self.laurel.branch(x_BSD, normed)
         if self.beside:
             return x_BSD, self._scaled(beside_BSD)
         own = self.per_layer_input

@@ -73,11 +73,11 @@ DECAY = 8.0  # the paper's c: what the recurrence gate's exponent is multiplied 
 
 def recurrence(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:
     """Compute h_t = a_t·h_{t-1} + x_t, position after position, from `state`: [B, S, W]."""
-    found = []
+    states = []
     for t in range(x_BSW.shape[1]):
         state_BW = decay_BSW[:, t] * state_BW + x_BSW[:, t]
-        found.append(state_BW)
-    return torch.stack(found, dim=1)
+        states.append(state_BW)
+    return torch.stack(states, dim=1)
 
 
 def doubled(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:

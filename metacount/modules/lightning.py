@@ -74,11 +74,11 @@ def step_by_step(
     """Run S ← λ·S + k·vᵀ, y = Sᵀ·q, one position after the other; -> y [B, H, S, K], S."""
     outputs = []
     for s in range(q_BHSK.shape[2]):
-        here = slice(s, s + 1)
+        token = slice(s, s + 1)
         # [k, 1] @ [1, k], [1, k] @ [k, k]
-        added = k_BHSK[:, :, here].transpose(-1, -2) @ v_BHSK[:, :, here]
+        added = k_BHSK[:, :, token].transpose(-1, -2) @ v_BHSK[:, :, token]
         state_BHKK = torch.exp(-rate_H)[:, None, None] * state_BHKK + added
-        outputs.append(q_BHSK[:, :, here] @ state_BHKK)
+        outputs.append(q_BHSK[:, :, token] @ state_BHKK)
     return torch.cat(outputs, dim=2), state_BHKK
 
 

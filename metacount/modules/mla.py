@@ -100,16 +100,16 @@ class LatentAttention(nn.Module):
         if self.kv_factor is not None:
             kept_BSC = kept_BSC * self.kv_factor
         kept_BTc = torch.cat((kept_BSC, rotated_BSP), dim=-1)
-        kept = [kept_BTc]
+        cached = [kept_BTc]
         if self.indexer is not None:
-            kept.append(self.indexer.keys(x_BSD, visibility))
+            cached.append(self.indexer.keys(x_BSD, visibility))
         if cache is not None:
-            kept = list(cache.update(*kept))
+            cached = list(cache.update(*cached))
         chosen = None
         if self.indexer is not None:
-            chosen = self.indexer(x_BSD, latent_BSR, kept[1], visibility)
+            chosen = self.indexer(x_BSD, latent_BSR, cached[1], visibility)
         attend = self._absorbed if absorbed else self._expanded
-        y_BHSU = attend(q_BHSn, q_BHSP, kept[0], visibility, chosen)
+        y_BHSU = attend(q_BHSn, q_BHSP, cached[0], visibility, chosen)
         return self.o_proj(y_BHSU.transpose(1, 2).flatten(2))
 
     def _query_latent(self, x_BSD: Tensor) -> Tensor | None:

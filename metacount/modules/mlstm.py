@@ -87,13 +87,13 @@ class MLstm(nn.Module):
         sequence = (q_BHSK, k_BHSK, v_BHSV, i_BHS, kept_BHS)
         memory, outputs = self._memory(x_BSD, cache), []
         length = x_BSD.shape[1]
-        whole = length - length % self.chunk_size
-        if whole:
-            chunks = [cut(t, 0, whole).unflatten(2, (-1, self.chunk_size)) for t in sequence]
+        chunked = length - length % self.chunk_size
+        if chunked:
+            chunks = [cut(t, 0, chunked).unflatten(2, (-1, self.chunk_size)) for t in sequence]
             y_BHSV, memory = in_chunks(*chunks, memory=memory, eps=self.divisor_eps)
             outputs.append(y_BHSV)
-        if whole < length:
-            rest = [cut(t, whole, length) for t in sequence]
+        if chunked < length:
+            rest = [cut(t, chunked, length) for t in sequence]
             y_BHSV, memory = step_by_step(*rest, memory=memory, eps=self.divisor_eps)
             outputs.append(y_BHSV)
         if cache is not None:
@@ -144,20 +144,20 @@ def in_chunks(
     All exponents are taken less the highest one, m.
     """
     so_far = kept_BHCQ.cumsum(-1)
-    whole = so_far[..., -1]
+    total = so_far[..., -1]
     # what each chunk writes, and the memory before each chunk and after the last
-    to_end = whole[..., None] - so_far + i_BHCQ
+    to_end = total[..., None] - so_far + i_BHCQ
     largest, highest = to_end.max(-1).values, [memory.highest_BH]
-    for c in range(whole.shape[2]):
-        m_BH = torch.maximum(whole[:, :, c] + highest[-1], largest[:, :, c])
+    for c in range(total.shape[2]):
+        m_BH = torch.maximum(total[:, :, c] + highest[-1], largest[:, :, c])
         highest.append(m_BH)
     before, behind = torch.stack(highest[:-1], dim=2), torch.stack(highest[1:], dim=2)
     written = k_BHCQK * torch.exp(to_end - behind[..., None])[..., None]
     # [k, q] @ [q, v]
     added_cell, added = written.transpose(-1, -2) @ v_BHCQV, written.sum(-2)
-    keep = torch.exp(whole + before - behind)[..., None]
+    keep = torch.exp(total + before - behind)[..., None]
     cells, normalizers = [memory.cell_BHKV], [memory.normalizer_BHK]
-    for c in range(whole.shape[2]):
+    for c in range(total.shape[2]):
         cell_BHKV = keep[:, :, c, :, None] * cells[-1] + added_cell[:, :, c]
         normalizer_BHK = keep[:, :, c] * normalizers[-1] + added[:, :, c]
         cells.append(cell_BHKV)

@@ -422,7 +422,7 @@ class MultiTokenPrediction(nn.Module):
         the token after each position, and as many more as there are further modules, each of which
         reads one place further on.
         """
-        n, found = hidden_BSD.shape[1], []
+        n, outputs = hidden_BSD.shape[1], []
         for k, module in enumerate(self.each):
             hidden_BSD = module(
                 hidden_BSD,
@@ -432,5 +432,5 @@ class MultiTokenPrediction(nn.Module):
             )
             logits_BSV = self.main.logits(module.norm(hidden_BSD))
             assert logits_BSV is not None  # the spec requires a head
-            found.append(logits_BSV)
-        return tuple(found)
+            outputs.append(logits_BSV)
+        return tuple(outputs)

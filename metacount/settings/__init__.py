@@ -66,8 +66,8 @@ def _parsed(name: str, text: str) -> Json:
         return {name: flag(name, text)}
     if name in QKV_BIAS:
         return dict.fromkeys(("q_bias", "k_bias", "v_bias"), flag(name, text))
-    found, field = meant(name), field_of(name)
-    key = found[0] if len(found) == 1 else name
+    names, field = meant(name), field_of(name)
+    key = names[0] if len(names) == 1 else name
     if field.name == "activation" and text.lower() in GATED:
         return {key: GATED[text.lower()], "gated": True}
     value = value_of(field, name, text)
@@ -102,7 +102,7 @@ def _computed(
 ) -> tuple[Json, list[str]]:
     """Compute the changes given as arithmetic: each after the sizes that it speaks of."""
     from_here = {**spec.to_dict(), **changes}
-    said: list[str] = []
+    notes: list[str] = []
     waiting = [name for name, value in changes.items() if isinstance(value, Arithmetic)]
     while waiting:
         for name in waiting:
@@ -118,18 +118,18 @@ def _computed(
             for word, value in sizes.items():
                 if value is None:
                     raise InputError(f"--set {name}: this model has no {word}")
-            changes[name] = from_here[name] = _rounded(name, it, sizes, step, said)
+            changes[name] = from_here[name] = _rounded(name, it, sizes, step, notes)
             break
         else:
             raise InputError(
                 f"--set: {' and '.join(waiting)} depend on each other; give one as a number"
             )
         waiting = [n for n, value in changes.items() if isinstance(value, Arithmetic)]
-    return changes, said
+    return changes, notes
 
 
 def _rounded(
-    name: str, it: Arithmetic, sizes: Mapping[str, int], step: int | None, said: list[str]
+    name: str, it: Arithmetic, sizes: Mapping[str, int], step: int | None, notes: list[str]
 ) -> int:
     """Compute arithmetic; a width is cut and rounded up to a multiple, where one is given."""
     from metacount.algebra.text import at
@@ -139,12 +139,12 @@ def _rounded(
     except InputError as error:
         raise InputError(f"--set {name}: {error}") from None
     if step is not None and name in WIDTHS:
-        found = -(-int(exact) // step) * step
+        rounded = -(-int(exact) // step) * step
         cut = "" if exact == int(exact) else f", cut to {int(exact):,}"
-        said.append(
-            f"{name} = {it.text} = {_written(exact)}{cut}, up to a multiple of {step}: {found:,}"
+        notes.append(
+            f"{name} = {it.text} = {_written(exact)}{cut}, up to a multiple of {step}: {rounded:,}"
         )
-        return found
+        return rounded
     if exact != int(exact):
         remedy = (
             f"add --set {MULTIPLE_OF}=256 to round as LLaMA does, or " if name in WIDTHS else ""
@@ -153,7 +153,7 @@ def _rounded(
             f"--set {name}: {shown(it.text)} is {_written(exact)}, no whole number; "
             f"{remedy}use floor(...) or ceil(...)"
         )
-    said.append(f"{name} = {it.text} = {int(exact):,}")
+    notes.append(f"{name} = {it.text} = {int(exact):,}")
     return int(exact)
 
 

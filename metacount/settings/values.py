@@ -112,18 +112,18 @@ def flag(name: str, text: str) -> bool:
 
 
 def _whole(field: Field, name: str, text: str) -> int | Arithmetic:
-    found = plain(text)
-    if found is not None:
-        return found
-    found = length(text)
-    if found is not None and field.name not in LENGTHS:
+    number = plain(text)
+    if number is not None:
+        return number
+    number = length(text)
+    if number is not None and field.name not in LENGTHS:
         thousands = int(text[:-1]) * {"k": 10**3, "m": 10**6}[text[-1].lower()]
         raise InputError(
             f"--set {name}: k and m are powers of 1,024 in lengths only; write "
-            f"{thousands} or {found}: got '{shown(text)}'"
+            f"{thousands} or {number}: got '{shown(text)}'"
         )
-    if found is not None:
-        return found
+    if number is not None:
+        return number
     if _is_arithmetic(text):
         try:
             return Arithmetic(text)
@@ -160,12 +160,12 @@ def _number(field: Field, name: str, text: str) -> float:
 
 def multiple(text: str) -> int:
     """Read the number that widths given as arithmetic are rounded up to a multiple of."""
-    found = plain(text)
-    if found is None or not 1 <= found <= 2**20:
+    number = plain(text)
+    if number is None or not 1 <= number <= 2**20:
         raise InputError(
             f"--set {MULTIPLE_OF} must be a whole number from 1 to {2**20}: got '{shown(text)}'"
         )
-    return found
+    return number
 
 
 # One switch for all of them: a bias on every matrix of the blocks that this model can have one on.
@@ -185,9 +185,9 @@ def meant(name: str) -> tuple[str, ...]:
     """
     if name in FIELDS or name in every_path():
         return (name,)
-    found = _spelled(name)
-    if found:
-        return found
+    names = _spelled(name)
+    if names:
+        return names
     words = [*FIELDS, *every_path()] if "." in name else [*FIELDS, *_elsewhere()]
     remedy = nearest(name, _about_as_near(name, words), "see `metacount models --fields`")
     raise InputError(f"--set: '{shown(name)}' is not a field of a model; {remedy}")
@@ -207,9 +207,9 @@ def known(name: str) -> bool:
 
 
 def _spelled(name: str) -> tuple[str, ...]:
-    found = tuple(term.name for term in MODEL_TERMS if term.letter == name)
-    found = found or tuple(word for word in ours(name) if word in FIELDS)
-    return found or tuple(
+    names = tuple(term.name for term in MODEL_TERMS if term.letter == name)
+    names = names or tuple(word for word in ours(name) if word in FIELDS)
+    return names or tuple(
         n for n, words in SWITCHES.items() if name in words and words is not QKV_BIAS
     )
 
@@ -229,13 +229,13 @@ def flat_name(spec: ModelSpec, typed: str, paths: Mapping[str, str]) -> str:
     """Return the one flat name that `typed` means in this model,
     whose `paths` lead to flat names.
     """
-    found = meant(typed)
-    if len(found) > 1:
-        here = [name for name in found if getattr(spec, name)]
-        found = tuple(here) if len(here) == 1 else found
-    if len(found) > 1:
-        raise InputError(f"--set: {shown(typed)} is {' or '.join(found)} here; say which")
-    (name,) = found
+    names = meant(typed)
+    if len(names) > 1:
+        present = [name for name in names if getattr(spec, name)]
+        names = tuple(present) if len(present) == 1 else names
+    if len(names) > 1:
+        raise InputError(f"--set: {shown(typed)} is {' or '.join(names)} here; say which")
+    (name,) = names
     if name in FIELDS:
         return name
     if name not in paths:

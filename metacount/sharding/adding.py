@@ -73,7 +73,7 @@ class Piece:
     copies: int = 1
 
     @property
-    def kept(self) -> int:
+    def saved_bytes(self) -> int:
         """Bytes that its backward keeps of one forward."""
         return self.ran.activation_bytes or 0
 
@@ -117,14 +117,14 @@ def kinds_of_mesh(
             copies=n,
         )
 
-    found = []
+    kinds = []
     for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
             pieces = [of_rank(i, ranks[0], n) for i, n in enumerate(copies) if n]
             every = [stage * mesh.stage_ranks + rank for stage in alike for rank in ranks]
-            found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
-    return found
+            kinds.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
+    return kinds
 
 
 def alike_ranks(
@@ -166,7 +166,7 @@ def kind_from(
     by_role: dict[str, int] = {}
     sums: dict[tuple[str, str, str, int], int] = {}
     spread = job.train and job.zero > 0
-    active = params = gradients = whole = updated = 0
+    active = params = gradients = full_rows = updated = 0
     gradients_of: list[int] = []  # bytes of the gradients of each piece
     for piece in pieces:
         for each in piece.held:
@@ -175,7 +175,7 @@ def kind_from(
             by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
             params += piece.copies * n
             active += piece.copies * each.active
-            whole += piece.copies * cut
+            full_rows += piece.copies * cut
         trained = [each for each in piece.held if each.trained] if job.train else []
         own = sum(each.shard if job.zero >= 2 else prod(each.cut) for each in trained)
         gradients_of.append(own * stored)
@@ -183,22 +183,22 @@ def kind_from(
         updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.ran.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    kept: int | None = job.kept_at(stages[0]) * sum(p.copies * p.kept for p in pieces)
+    saved: int | None = job.kept_at(stages[0]) * sum(p.copies * p.saved_bytes for p in pieces)
     if any(piece.ran.activation_bytes is None for piece in pieces):
-        kept = None
+        saved = None
     accumulates = job.train and job.micro_batches > 1
-    there = (gradients * stored, kept or 0)
+    there = (gradients * stored, saved or 0)
     if not accumulates:
         there = in_backward(list(zip(pieces, gradients_of, strict=True)))
     gathered = 0
     if spread and job.mesh.shard > 1:
         cuts = (sum(prod(each.cut) for each in piece.held) for piece in pieces)
-        gathered = max(cuts, default=0) if job.zero == 3 else whole
+        gathered = max(cuts, default=0) if job.zero == 3 else full_rows
     groups = {
         name: (group_layout(job.mesh, name)[0], *span(job.mesh, name, job.per_machine))
         for name in {group for _, _, group, _ in sums}
     }
-    found = [
+    worst = [
         Collective(
             phase=phase,
             kind=kind,
@@ -238,12 +238,12 @@ def kind_from(
         active_params=active,
         by_role={role: by_role[role] for role in ROLES if role in by_role},
         gradients=gradients,
-        activation_bytes=kept,
+        activation_bytes=saved,
         micro_batches_kept=job.kept_at(stages[0]),
-        collectives=(*sorted(found, key=_order), *between),
+        collectives=(*sorted(worst, key=_order), *between),
         accumulates=accumulates,
         **sizes,
-        **_at_worst(job, pieces, sizes, kept, _of_stage(job, stages[0], between)),
+        **_at_worst(job, pieces, sizes, saved, _of_stage(job, stages[0], between)),
     )
 
 
@@ -257,7 +257,7 @@ def _of_stage(job: Job, stage: int, between: Sequence[Collective]) -> int:
 
 
 def _at_worst(
-    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None, of_stage: int
+    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], saved: int | None, of_stage: int
 ) -> dict[str, Any]:
     """Find the worst moment of those that are counted, what may be there at most, and the peak.
 
@@ -274,7 +274,7 @@ def _at_worst(
         "embedding": [*at_work, "gradient_bytes", "embedding_bytes"],
         "step": [*always, "gradient_bytes", "step_bytes"],
     }
-    counted = {**sizes, "activation_bytes": kept or 0}
+    counted = {**sizes, "activation_bytes": saved or 0}
     moments = {name: {part: counted[part] for part in parts} for name, parts in named.items()}
     for part in ("gradient_bytes", "activation_bytes"):
         moments["blocks"][part] = sizes[f"backward_{part}"]
@@ -312,7 +312,7 @@ def _at_worst(
     most = max(*bounds.values(), *totals.values()) + buckets + of_stage
     exact = worst in ("loss", "step") or alone
     why = job.unfollowed or job.uncounted
-    if not why and kept is None:
+    if not why and saved is None:
         why = "no formula counts what is kept"
     if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
         why = UNSEEN
@@ -345,8 +345,8 @@ def passing_bytes(job: Job, piece: Piece) -> int:
     if not job.train:
         return 0
     experts = (prod(each.cut) for each in piece.held if len(each.cut) > 2)
-    kept = piece.ran.recomputed_bytes or piece.kept
-    return PASSING * kept + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
+    saved = piece.ran.recomputed_bytes or piece.saved_bytes
+    return PASSING * saved + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
 
 
 def embedding_bytes(job: Job, piece: Piece) -> int:
@@ -361,12 +361,12 @@ def embedding_bytes(job: Job, piece: Piece) -> int:
         return 0
     table = max(tables, key=lambda each: prod(each.cut))
     width = DTYPE_BYTES[job.dtype]
-    whole, given = prod(table.cut) * width, job.rows * job.length * table.cut[1] * width
+    full, given = prod(table.cut) * width, job.rows * job.length * table.cut[1] * width
     scalars = 2 * max(FLOAT32, width)
     if not piece.part.last:
         return given + (scalars if job.mesh.pp == 1 else 0)
     of_rank = table.shard if job.zero >= 2 else prod(table.cut)
-    return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
+    return 2 * full - of_rank * DTYPE_BYTES[job.stored] + max(full, given) + scalars
 
 
 def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
@@ -382,7 +382,7 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
     """
     gradients, saved, both = 0, 0, (0, 0)
     for piece, of_gradients in pieces:
-        of_saved = piece.kept
+        of_saved = piece.saved_bytes
         if not piece.part.layers:
             gradients += piece.copies * of_gradients * piece.part.last
             saved += piece.copies * of_saved * (not piece.part.last)
@@ -406,7 +406,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     One tensor for each micro-batch, forward to the next stage and, in training, back to the one
     before. This is counted, not run: a schedule waits for its neighbours' answers.
     """
-    one = job.rows * d_model * DTYPE_BYTES[job.dtype]
+    message = job.rows * d_model * DTYPE_BYTES[job.dtype]
     spread = job.mesh.tp if job.sequence_parallel else 1
     machines, outside = span(job.mesh, "pp", job.per_machine)
     runs = job.passes | ({"backward": job.length} if job.train else {})
@@ -416,7 +416,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
             kind=kind,
             group="pp",
             ranks=2,
-            n_bytes=one * length // spread,
+            n_bytes=message * length // spread,
             times=job.micro_batches,
             machines=machines,
             outside=outside,

@@ -93,7 +93,7 @@ class Whole:
             shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
             modules = tuple((name, type(each)) for name, each in block.named_modules())
             kinds.setdefault((block.kind, shapes, modules), []).append(i)
-        blocks = [Part(layers=tuple(found)) for found in kinds.values()]
+        blocks = [Part(layers=tuple(layers)) for layers in kinds.values()]
         if self.spec.head is not None and self.spec.head.tied and stages == 1:
             return [*blocks, Part(first=True, last=True)]
         return [Part(first=True), *blocks, Part(last=True)]
@@ -106,8 +106,8 @@ class Whole:
 
     def part(self, part: Part) -> Model:
         """Make a new module of a part: of layers that are alike, one."""
-        found = self.piece(part.layers[:1], first=part.first, last=part.last)
-        stack = found.last_stack
+        model = self.piece(part.layers[:1], first=part.first, last=part.last)
+        stack = model.last_stack
         for block in stack.blocks:
             if block.beside:
                 vars(block)["forward"] = _added_at_once(block)
@@ -115,7 +115,7 @@ class Whole:
                 vars(stack)["_shared"] = lambda _: (stack.shared_blocks or [None])[0]
         if stack.shared_blocks is not None and not stack.blocks:
             stack.register_forward_hook(_with_gradients)
-        return found
+        return model
 
 
 def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
@@ -136,13 +136,13 @@ def sharing(model: Model) -> list[nn.Module]:
 
 def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | None:
     """Give shared blocks their gathered parameters, and return these; None if there are none."""
-    found = set()
+    shared = set()
     for owner in sharing(model):
         for name, tensor in parameters_of(owner).items():
             lent = nn.Parameter(tensor.detach().to(compute or tensor.dtype))
             put_tensor(owner, name, lent)
-            found.add(lent)
-    return found or None
+            shared.add(lent)
+    return shared or None
 
 
 def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
@@ -244,7 +244,7 @@ def place(
     model: Model, styles: dict[str, str], world: World, job: Job, *, by_fsdp: bool = True
 ) -> list[Held]:
     """Place a part, on meta or in memory, and say what this rank holds of it."""
-    whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
+    shapes = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
     if job.sequence_parallel:
         sum_norm_gradients(model, world.tp)
@@ -273,7 +273,7 @@ def place(
         Held(
             name=name,
             role=role,
-            whole=whole[name],
+            whole=shapes[name],
             cut=shape,
             active=active,
             expert=expert,
@@ -301,10 +301,10 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     cut = loss_parallel() if job.loss_parallel else nullcontext()
     with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(world, job), cut:
-        told = resizing_told(keeping.resized)
-        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), told:
+        resized = resizing_told(keeping.resized)
+        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), resized:
             out = _trained(model, job, keeping)
-            sent, kept = traffic.taken("forward"), keeping.saved_bytes()
+            sent, saved = traffic.taken("forward"), keeping.saved_bytes()
             out.backward(torch.ones_like(out))
         sent |= traffic.taken("backward")
         end_step(model)
@@ -315,7 +315,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 held = _trained(model, job, again)
             recomputed = again.saved_bytes()
             del held
-    return Ran(collectives=sent, activation_bytes=kept, recomputed_bytes=recomputed)
+    return Ran(collectives=sent, activation_bytes=saved, recomputed_bytes=recomputed)
 
 
 def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
@@ -456,7 +456,7 @@ class Measuring:
         to each stretch of the step. None of layers that differ where there are more than
         `MOST_UNLIKE`.
         """
-        stage, found = self.mesh.place(rank).stage, []
+        stage, by_stage = self.mesh.place(rank).stage, []
         n, start = self.layers[stage], sum(self.layers[:stage])
         own, few = range(start, start + n), [n]
         if n > FEWEST + 1 and any({*own} <= {*part.layers} for part in self.parts):
@@ -468,8 +468,8 @@ class Measuring:
             with fake_world(self.mesh, rank, self.job.zero) as world:
                 ends = {"first": stage == 0, "last": stage == self.mesh.pp - 1}
                 model = self.whole.piece(own[:layers], **ends)
-                found.append(follow_step(model, self.styles, world, self.job))
-        first, last = found[0], found[-1]
+                by_stage.append(follow_step(model, self.styles, world, self.job))
+        first, last = by_stage[0], by_stage[-1]
         peaks = [
             {part: size + (n - few[0]) * (last[at][part] - size) for part, size in parts.items()}
             for at, parts in first.items()
@@ -604,11 +604,11 @@ def follow_step(
             follow.ledger.mark(OPTIMIZER, "")
             updates.step()
     follow.note("input_bytes", [tokens, targets])
-    found = follow.ledger.peak_of_each_span(follow.parts)
+    peaks = follow.ledger.peak_of_each_span(follow.parts)
     follow.ledger.close()
-    for parts in found.values():
+    for parts in peaks.values():
         del parts["buffer_bytes"]
-    return {at: parts for at, parts in found.items() if at[0]}
+    return {at: parts for at, parts in peaks.items() if at[0]}
 
 
 def run_step(

@@ -83,11 +83,11 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
     for i in range(stack.n_layers):
         alike.setdefault(layer_of(spec, stack, i), []).append(i)
     window = stack.attention.window
-    found = []
+    units = []
     for layer, layers in alike.items():
         tape = _forward(spec, layer, Pass(batch_size=2, seq_len=2))
-        weights = (one for one in tape.weights if not one.name.startswith(STORED))
-        found.append(
+        weights = (weight for weight in tape.weights if not weight.name.startswith(STORED))
+        units.append(
             Unit(
                 cuts=(tuple(cuts_of(weights)),),
                 layers=tuple(layers),
@@ -99,10 +99,10 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
     head = cuts_of(_end(spec, Pass(batch_size=2, seq_len=2), last=True).weights)
     # blocks that layers share are gathered with what else the model has outside its layers
     counted = counted_weights(spec, nominal_pieces(spec))
-    others += cuts_of(one for _, one in counted if one.uses is not None)
+    others += cuts_of(weight for _, weight in counted if weight.uses is not None)
     tied = spec.head is not None and spec.head.tied
     if tied and pp == 1:
-        return (*found, Unit(cuts=((table, *others, *head),), first=True, last=True))
+        return (*units, Unit(cuts=((table, *others, *head),), first=True, last=True))
     if tied:  # a last stage has a table of its own
         head.append(Cut(role="head", shape=table.shape, axis=table.axis))
     # a pooler is gathered apart from the head and its norms
@@ -110,7 +110,7 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
         tuple(cut for cut in head if cut.role != "other"),
         tuple(cut for cut in head if cut.role == "other"),
     )
-    return (Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=groups, last=True))
+    return (Unit(cuts=((table,), tuple(others)), first=True), *units, Unit(cuts=groups, last=True))
 
 
 def _forward(spec: ModelSpec, layer: Layer, sizes: Pass) -> Tape:
@@ -208,11 +208,11 @@ def _ran(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Ran:
     for phase, move in _moves(job, unit, rank, ops):
         key = (phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
         moves[key] = moves.get(key, 0) + 1
-    kept, again = _kept(spec, job, unit, ops)
+    saved, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
     return Ran(
         collectives=moves,
-        activation_bytes=kept,
+        activation_bytes=saved,
         recomputed_bytes=again,
         kv_cache_bytes=cache,
         state_bytes=state,
@@ -221,7 +221,7 @@ def _ran(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Ran:
 
 def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str, list[Op]], Tape]:
     """Record each pass of a part on a rank; return the operations by pass, and the last tape."""
-    found: dict[str, list[Op]] = {}
+    by_path: dict[str, list[Op]] = {}
     tape = Tape(run_of(spec, Pass(batch_size=1, seq_len=1)))
     for name, length in job.passes.items():
         sizes = Pass(
@@ -234,15 +234,15 @@ def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str
         )
         if unit.layer is not None:
             tape = _forward(rank_spec(spec, rank), unit.layer, sizes)
-            found[name] = tape.ops
+            by_path[name] = tape.ops
             continue
         both = [
             _end(spec, sizes, last=last)
             for last, has in ((False, unit.first), (True, unit.last))
             if has
         ]
-        found[name] = [op for tape in both for op in tape.ops]
-    return found, tape
+        by_path[name] = [op for tape in both for op in tape.ops]
+    return by_path, tape
 
 
 def _kept(
@@ -254,22 +254,22 @@ def _kept(
     if without_formula(spec, job):
         return None, 0
     (of_step,) = ops.values()
-    whole = int(sum(n_bytes for _, n_bytes in folds.saved_bytes(of_step)))
+    saved = int(sum(n_bytes for _, n_bytes in folds.saved_bytes(of_step)))
     if unit.layer is None or job.checkpointing == NONE:
-        return whole, 0
-    return job.tokens_between * spec.d_model * DTYPE_BYTES[job.dtype], whole
+        return saved, 0
+    return job.tokens_between * spec.d_model * DTYPE_BYTES[job.dtype], saved
 
 
 def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
     if job.train or unit.layer is None or not job.decodes:
         return 0, 0
     width = DTYPE_BYTES[job.dtype]
-    kept = cached_positions(job.length, unit.window)
-    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached)
+    positions = cached_positions(job.length, unit.window)
+    cache = job.rows * positions * sum(tensor.size for tensor in tape.cached)
     cache *= DTYPE_BYTES[job.kv_dtype or job.dtype]
     state = job.rows * sum(
-        one.size * (width if one.bytes_per_value is None else one.bytes_per_value)
-        for one in tape.states
+        cached.size * (width if cached.bytes_per_value is None else cached.bytes_per_value)
+        for cached in tape.states
     )
     return int(cache), int(state)
 
@@ -281,8 +281,8 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
     if job.attention == SDPA:
         return f"attention has no formula: got '{SDPA}'; choose {EAGER} or {FLASH}"
     if job.checkpointing == SELECTIVE:
-        said = f"checkpointing has no formula of what a rank keeps: got '{SELECTIVE}'"
-        return f"{said}; choose {NONE} or {FULL}"
+        reason = f"checkpointing has no formula of what a rank keeps: got '{SELECTIVE}'"
+        return f"{reason}; choose {NONE} or {FULL}"
     run = Pass(
         batch_size=job.rows,
         seq_len=job.length,
@@ -318,7 +318,7 @@ def _moves(
                         yield BACKWARD, move
     if job.train:
         # without ZeRO the groups are there, and sum gradients
-        whole = Rank(
+        entire = Rank(
             tp=rank.tp,
             ep=rank.ep,
             tp_index=rank.tp_index,
@@ -326,5 +326,5 @@ def _moves(
             copies=job.mesh.expert_shard,
         )
         for group in unit.cuts:
-            for move in spread_moves(group, whole, zero=job.zero):
+            for move in spread_moves(group, entire, zero=job.zero):
                 yield move.phase, move

@@ -408,9 +408,9 @@ def spread_experts(module: Any, world: World) -> None:
         y_ND = torch.zeros_like(x).index_add(0, row_R, y)
         if tp.size() == 1:
             return y_ND
-        whole = (n_rows, x.shape[-1])
+        shape = (n_rows, x.shape[-1])
         parts = DTensor.from_local(
-            y_ND, tp, [Shard(0)], run_check=False, shape=torch.Size(whole), stride=(whole[1], 1)
+            y_ND, tp, [Shard(0)], run_check=False, shape=torch.Size(shape), stride=(shape[1], 1)
         )
         return parts.redistribute(placements=[Replicate()]).to_local()
 
@@ -628,14 +628,14 @@ class Traffic(OnParts):
         if name not in KINDS:
             raise UnknownCollective(f"{name} communicates, and is not known here")
         if KINDS[name] == "all-to-all":
-            whole = _bytes(args)[2 if name == "c10d::alltoall_base_" else 1]
+            n_bytes = _bytes(args)[2 if name == "c10d::alltoall_base_" else 1]
         else:
-            whole = max(_bytes((*args, out)))
+            n_bytes = max(_bytes((*args, out)))
         group = group_of(args, self._groups)
-        said, kind = self._groups.get(group, "other"), KINDS[name]
-        if said == "cp" and kind == "all-to-all" and _to_one(args):
+        mesh_group, kind = self._groups.get(group, "other"), KINDS[name]
+        if mesh_group == "cp" and kind == "all-to-all" and _to_one(args):
             kind = "permute"
-        self.seen[kind, said, whole] += 1
+        self.seen[kind, mesh_group, n_bytes] += 1
 
 
 def _to_one(args: Iterable[object]) -> bool:
@@ -645,13 +645,13 @@ def _to_one(args: Iterable[object]) -> bool:
 
 
 def _bytes(values: Iterable[object]) -> list[int]:
-    found = [0]
+    sizes = [0]
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value.numel() * value.element_size())
+            sizes.append(value.numel() * value.element_size())
         elif isinstance(value, list | tuple):
-            found.append(sum(_bytes(value)))
-    return found
+            sizes.append(sum(_bytes(value)))
+    return sizes
 
 
 def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int:

@@ -74,11 +74,11 @@ def devices() -> dict[str, Device]:
     path = os.path.join(os.path.dirname(__file__), "devices.json")
     with open(path, encoding="utf-8") as file:
         rows = json.load(file)
-    found = {}
+    by_id = {}
     for row in rows:
         ((unit, size),) = [(unit, row.pop(unit)) for unit in UNITS if unit in row]
-        found[row["id"]] = Device(**row, bytes=size * UNITS[unit], by_maker=unit == "gb")
-    return found
+        by_id[row["id"]] = Device(**row, bytes=size * UNITS[unit], by_maker=unit == "gb")
+    return by_id
 
 
 def devices_named(text: str) -> list[tuple[Device, int | None]]:
@@ -88,14 +88,14 @@ def devices_named(text: str) -> list[tuple[Device, int | None]]:
     [('h100-80gb', None), ('a100-80gb', None), ('h200', 8)]
     """
     known = devices()
-    found: list[tuple[Device, int | None]] = []
+    chosen: list[tuple[Device, int | None]] = []
     for part in text.split(","):
         number, times, name = part.strip().lower().partition("x")
         if times and number.strip().isascii() and number.strip().isdigit() and len(number) < 10:
-            found.append((_device_named(name, known), int(number)))
+            chosen.append((_device_named(name, known), int(number)))
         else:
-            found.append((_device_named(part, known), None))
-    return found
+            chosen.append((_device_named(part, known), None))
+    return chosen
 
 
 def _device_named(text: str, known: dict[str, Device]) -> Device:
@@ -103,15 +103,15 @@ def _device_named(text: str, known: dict[str, Device]) -> Device:
     name = _dashed(text)
     if name in known:
         return known[name]
-    found = [
+    matches = [
         device
         for device in known.values()
         if any(f"{whole}-".startswith(f"{name}-") for whole in (device.id, _dashed(device.name)))
     ]
-    if name and len(found) == 1:
-        return found[0]
-    if name and found:
-        choices = " or ".join(device.id for device in found)
+    if name and len(matches) == 1:
+        return matches[0]
+    if name and matches:
+        choices = " or ".join(device.id for device in matches)
         raise InputError(f"--gpu '{shown(text)}' may be {choices}; say which")
     close = nearest(name, known, f"choose among {', '.join(known)}")
     raise InputError(f"--gpu '{shown(text)}' is unknown; {close}")
@@ -151,7 +151,7 @@ class Fit:
 
     def to_dict(self) -> Json:
         """Return the fit as plain data."""
-        found = {
+        data = {
             "gpu": self.device.id,
             "name": self.device.name,
             "bytes": self.device.bytes,
@@ -163,11 +163,11 @@ class Fit:
         }
         if self.closest is not None and self.job is not None:
             closest = {"mesh": str(self.job.mesh), **self.closest.to_dict()}
-            return {**found, "fits": self.closest.fits, "closest": closest}
+            return {**data, "fits": self.closest.fits, "closest": closest}
         if self.mesh is None or self.largest is None or self.job is None:
-            return found
+            return data
         return {
-            **found,
+            **data,
             "job": self.job.to_dict(),
             "world": self.mesh.world,
             "total_bytes": self.largest.total_bytes,
@@ -382,19 +382,19 @@ class Search:
     def most(self, job: Job, room: int, name: str) -> int | None:
         """Find the largest batch or length that fits; None where what is counted does not grow."""
         mesh = job.mesh
-        one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
-        low, high = getattr(job, name) // one, MOST
+        least = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
+        low, high = getattr(job, name) // least, MOST
         positions = positions_of(self.model) if name == "seq_len" else None
         if positions is not None:
-            high = max(low, min(MOST, positions // one))
+            high = max(low, min(MOST, positions // least))
 
         def held(n: int) -> int:
-            tried = self.job(mesh, **{name: n * one})
+            tried = self.job(mesh, **{name: n * least})
             return room + 1 if tried is None else most_of(self.kinds(tried))
 
         at_low, at_high = held(low), held(high)
         if at_high <= room:
-            return None if positions is None and at_high == at_low else high * one
+            return None if positions is None and at_high == at_low else high * least
         while high - low > 1:
             # where bytes grow evenly, the first guess fits and one more does not
             even = low + (room - at_low) * (high - low) // (at_high - at_low)
@@ -405,7 +405,7 @@ class Search:
                         low, at_low = guess, now
                     else:
                         high, at_high = guess, now
-        return int(low * one)
+        return int(low * least)
 
 
 def _packed(kind: Kind, stored: Stored) -> Kind:
@@ -457,11 +457,11 @@ def assumed(job: Job) -> str:
         return ""
     width, many = DTYPE_BYTES[job.stored], 2**20
     state = int(STATES[job.optimizer](Weight(role="ffn", name="", shape=(many,)), width))
-    whole = 2 * width + state // many  # what is less than a byte is of blocks of many
-    beside = f", computed with in {job.dtype}" if job.master else ", no master weights"
-    beside = "" if job.dtype == job.stored == "fp32" else beside
-    said = f"{job.stored} parameters, gradients and {job.optimizer} state{beside}"
-    return f"{said}: {whole} bytes a parameter"
+    per_param = 2 * width + state // many  # what is less than a byte is of blocks of many
+    masters = f", computed with in {job.dtype}" if job.master else ", no master weights"
+    masters = "" if job.dtype == job.stored == "fp32" else masters
+    text = f"{job.stored} parameters, gradients and {job.optimizer} state{masters}"
+    return f"{text}: {per_param} bytes a parameter"
 
 
 def most_of(kinds: Iterable[Kind]) -> int:
@@ -480,32 +480,32 @@ def positions_of(model: Model) -> int | None:
 
 def command(model: str, job: Job) -> str:
     """Write the command that shows a job."""
-    said = f"metacount shard {model} --mesh {job.mesh}"
+    text = f"metacount shard {model} --mesh {job.mesh}"
     if job.train:
-        said += f" --train --zero {job.zero}"
-        said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
-        said += " --mixed-precision" if job.master else ""
+        text += f" --train --zero {job.zero}"
+        text += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
+        text += " --mixed-precision" if job.master else ""
         for name in ("sequence_parallel", "loss_parallel"):
-            said += f" --{name.replace('_', '-')}" if getattr(job, name) else ""
+            text += f" --{name.replace('_', '-')}" if getattr(job, name) else ""
         for name in ("attention", "checkpointing", "schedule"):
             value = getattr(job, name)
-            said += f" --{name} {value}" if value != getattr(Asked(), name) else ""
+            text += f" --{name} {value}" if value != getattr(Asked(), name) else ""
     if job.batch_size != job.mesh.dp * job.micro_batches:
-        said += f" --batch {job.batch_size}"
+        text += f" --batch {job.batch_size}"
     if job.micro_batches != (job.mesh.pp if job.train else 1):
-        said += f" --micro-batches {job.micro_batches}"
-    said += f" --seq {job.seq_len}" if job.seq_len != 2048 else ""
-    said += f" --dtype {job.dtype}" if job.dtype != "bf16" else ""
+        text += f" --micro-batches {job.micro_batches}"
+    text += f" --seq {job.seq_len}" if job.seq_len != 2048 else ""
+    text += f" --dtype {job.dtype}" if job.dtype != "bf16" else ""
     kv_dtype = job.kv_dtype or job.dtype
-    return said + (f" --kv-dtype {kv_dtype}" if kv_dtype != job.dtype else "")
+    return text + (f" --kv-dtype {kv_dtype}" if kv_dtype != job.dtype else "")
 
 
-def verdict(model: Model, found: Sharded, room: int) -> Verdict:
+def verdict(model: Model, sharded: Sharded, room: int) -> Verdict:
     """Tell whether the largest rank fits;
     if not, or if nobody can tell, name the smallest mesh of the search on which it does.
     """
-    job = found.job
-    judged = _judged(job, found.kinds, room)
+    job = sharded.job
+    judged = _judged(job, sharded.kinds, room)
     if judged.fits:
         return judged
     device = Device(id="", name="", bytes=room, source="")

@@ -81,8 +81,8 @@ class Mesh:
         return Place(rank=rank, stage=stage, shard=shard, tensor=tensor, copy=copy, expert=expert)
 
     def __str__(self) -> str:
-        said = [f"{name}={getattr(self, name)}" for name in DEGREES if getattr(self, name) > 1]
-        return ",".join(said) or "dp=1"
+        texts = [f"{name}={getattr(self, name)}" for name in DEGREES if getattr(self, name) > 1]
+        return ",".join(texts) or "dp=1"
 
 
 @frozen
@@ -109,8 +109,8 @@ def divisors(n: int, most: int = 12) -> str:
     >>> divisors(12)
     '1, 2, 3, 4, 6, 12'
     """
-    found = divisors_of(n)
-    return ", ".join(map(str, found[:most])) + (", ..." if len(found) > most else "")
+    numbers = divisors_of(n)
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
 def parse_mesh(text: str, world: int | None = None) -> Mesh:
@@ -153,12 +153,12 @@ def breaks(sizes: Iterable[int], degree: int) -> list[int]:
     >>> breaks([10], 4), breaks([8], 4), breaks([2], 4), breaks([0], 4)
     ([0, 3], [0], [0, 2], [0])
     """
-    found = {0}
+    edges = {0}
     for size in sizes:
         piece = max(-(-size // degree), 1)
-        whole = size // piece
-        found |= {whole, whole + 1} if size % piece else {whole}
-    return sorted(index for index in found if index < degree)
+        n_full = size // piece
+        edges |= {n_full, n_full + 1} if size % piece else {n_full}
+    return sorted(index for index in edges if index < degree)
 
 
 def spread_axis(shape: Sequence[int], copies: int) -> int:
@@ -177,7 +177,7 @@ def kinds(
     mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
 ) -> dict[tuple[int, int, int], list[int]]:
     """Group the ranks of the first stage whose places fall between the same breaks."""
-    found: dict[tuple[int, int, int], list[int]] = {}
+    by_kind: dict[tuple[int, int, int], list[int]] = {}
     tp, ep = mesh.tp, mesh.ep
     cut = [_below(tensor, index) for index in range(tp)]
     starts = sorted({*(index * tp for index in shard), *(index * ep for index in copy)})
@@ -185,13 +185,13 @@ def kinds(
         own: dict[int, list[int]] = {}
         for rank in range(start, end):
             own.setdefault(cut[rank % tp], []).append(rank)
-        here, there = _below(shard, start // tp), _below(copy, start // ep)
-        found |= {(here, index, there): ranks for index, ranks in own.items()}
-    return found
+        lower, there = _below(shard, start // tp), _below(copy, start // ep)
+        by_kind |= {(lower, index, there): ranks for index, ranks in own.items()}
+    return by_kind
 
 
-def _below(found: Sequence[int], index: int) -> int:
-    return max(i for i in found if i <= index)
+def _below(edges: Sequence[int], index: int) -> int:
+    return max(i for i in edges if i <= index)
 
 
 def ranges(ranks: Iterable[int]) -> Iterator[tuple[int, int, int]]:

@@ -116,8 +116,8 @@ def _built(model: Model | TransformersOnly, dtype: str) -> tuple[nn.Module, str,
 
     assert model.source is not None  # what has no formula has a config
     module, choice = build_transformers(model.source, dtype=DTYPES[dtype])
-    whole = getattr(module, "_no_split_modules", None) or ()
-    return module, f"transformers' {choice.class_name}", sorted(whole)
+    unsplit = getattr(module, "_no_split_modules", None) or ()
+    return module, f"transformers' {choice.class_name}", sorted(unsplit)
 
 
 def _mapped(

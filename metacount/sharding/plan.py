@@ -39,16 +39,16 @@ def default_plan(spec: ModelSpec) -> Plan:
     """
     stack = spec.last_stack
     mixer = stack.attention
-    found = {"embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}
+    styles = {"embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}
     for side in ("encoder", "decoder"):
         block = f"{side}.layers.*."
-        found |= {block + name: style for name, style in _attention(mixer).items()}
-        found |= {block + name: style for name, style in _feed_forward("mlp").items()}
+        styles |= {block + name: style for name, style in _attention(mixer).items()}
+        styles |= {block + name: style for name, style in _feed_forward("mlp").items()}
         for mixture in ("mlp", "moe"):  # in place of a feed-forward, or beside one
             shared = _feed_forward(f"{mixture}.shared_experts")
-            found |= {block + name: style for name, style in shared.items()}
-            found[f"{block}{mixture}.experts"] = "experts"
-    return Plan(styles=found)
+            styles |= {block + name: style for name, style in shared.items()}
+            styles[f"{block}{mixture}.experts"] = "experts"
+    return Plan(styles=styles)
 
 
 def _attention(mixer: Attention | LatentAttention | NoAttention) -> dict[str, str]:
@@ -61,12 +61,12 @@ def _attention(mixer: Attention | LatentAttention | NoAttention) -> dict[str, st
             "self_attn.kv_b_proj": "colwise",
             "self_attn.o_proj": "rowwise",
         }
-    found = {"self_attn": "shared_input", "self_attn.o_proj": "rowwise"}
-    found |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkvg"}
-    found |= {f"self_attn.{letter}_norm": "replicated_with_grad_allreduce" for letter in "qk"}
+    styles = {"self_attn": "shared_input", "self_attn.o_proj": "rowwise"}
+    styles |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkvg"}
+    styles |= {f"self_attn.{letter}_norm": "replicated_with_grad_allreduce" for letter in "qk"}
     if isinstance(mixer, Attention) and (mixer.sinks or mixer.of_layer(True).sinks):
-        found["self_attn.core"] = "local_params"
-    return found
+        styles["self_attn.core"] = "local_params"
+    return styles
 
 
 def _feed_forward(name: str) -> dict[str, str]:
@@ -217,20 +217,20 @@ def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
     stack = spec.last_stack
     together = _together(spec)
     if plan.layers is None and len(together) < stack.n_layers:
-        found, left = [], iter(together)
+        layers, left = [], iter(together)
         for n in stage_layers(len(together), mesh.pp):
-            found.append(sum(next(left) for _ in range(n)))
-        return found
-    found = stage_layers(stack.n_layers, mesh.pp, plan.layers)
+            layers.append(sum(next(left) for _ in range(n)))
+        return layers
+    layers = stage_layers(stack.n_layers, mesh.pp, plan.layers)
     end = 0
-    for n in found:
+    for n in layers:
         end += n
         if stack.ffn_of(end - 1) == BESIDE:
             raise InputError(
                 f"pp of the plan ends a stage with layer {end - 1}, whose experts' output the next "
-                f"one adds: got {shown(found)}; move one layer"
+                f"one adds: got {shown(layers)}; move one layer"
             )
-    return found
+    return layers
 
 
 def _together(spec: ModelSpec) -> list[int]:
@@ -238,13 +238,13 @@ def _together(spec: ModelSpec) -> list[int]:
     stack = spec.last_stack
     if BESIDE not in stack.ffn_pattern:
         return [1] * stack.n_layers
-    found, n = [], 0
+    groups, n = [], 0
     for i in range(stack.n_layers):
         n += 1
         if stack.ffn_of(i) != BESIDE:
-            found.append(n)
+            groups.append(n)
             n = 0
-    return found
+    return groups
 
 
 def check_streams(spec: ModelSpec) -> None:

@@ -169,18 +169,18 @@ class Kind:
 
     def sent(self) -> dict[str, int]:
         """Count the bytes that a rank of this kind sends in a step, by group."""
-        found: dict[str, int] = {}
+        n_bytes: dict[str, int] = {}
         for each in self.collectives:
-            found[each.group] = found.get(each.group, 0) + each.times * each.sent
-        return found
+            n_bytes[each.group] = n_bytes.get(each.group, 0) + each.times * each.sent
+        return n_bytes
 
     def sent_between_machines(self) -> dict[str, int]:
         """Count the bytes that leave the machine, by group, for the rank that sends most."""
-        found: dict[str, int] = {}
+        n_bytes: dict[str, int] = {}
         for each in self.collectives:
             between = each.times * each.sent_between_machines
-            found[each.group] = found.get(each.group, 0) + between
-        return found
+            n_bytes[each.group] = n_bytes.get(each.group, 0) + between
+        return n_bytes
 
     def to_dict(self) -> Json:
         """Return the kind of rank as plain data."""

@@ -49,10 +49,10 @@ class Law:
     def holds(self, index: int) -> bool:
         """Tell whether layer `index`, from 0, is of the kind."""
         if self.letters is not None:
-            found = self.letters[index % len(self.letters)] in self.letter
+            holds = self.letters[index % len(self.letters)] in self.letter
         else:
-            found = bool(index >= self.after and (index + 1 - self.offset) % self.every == 0)
-        return found is not self.but
+            holds = bool(index >= self.after and (index + 1 - self.offset) % self.every == 0)
+        return holds is not self.but
 
     def sequence(self, n_layers: int) -> tuple[bool, ...]:
         """Tell of each layer whether it is of the kind."""
@@ -67,13 +67,13 @@ class Law:
             period = len(self.letters)
             # letter i falls on the layers i, i + period, ... up to the last
             places = [i for i, letter in enumerate(self.letters) if letter in self.letter]
-            found = sum((n_layers - 1 - i) // period + 1 for i in places)
+            count = sum((n_layers - 1 - i) // period + 1 for i in places)
         else:
             numbers = isinstance(n_layers, int) and isinstance(self.after, int)
             leading = min(self.after, n_layers) if numbers else self.after
             # multiples of `every` among i + 1 - offset, up to the last layer, less the leading ones
-            found = (n_layers - self.offset) // self.every - (leading - self.offset) // self.every
-        return n_layers - found if self.but else found
+            count = (n_layers - self.offset) // self.every - (leading - self.offset) // self.every
+        return n_layers - count if self.but else count
 
 
 @part

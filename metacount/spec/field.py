@@ -122,12 +122,12 @@ def check_plain(fields: Mapping[str, tuple[object, object]], rule: str) -> None:
             raise SpecError(name, rule, value, f"choose {plain}" if isinstance(plain, str) else "")
 
 
-def divides(small: str, part_: int, large: str, whole: int) -> None:
+def divides(small: str, part_: int, large: str, total: int) -> None:
     """Raise `SpecError` unless the one divides the other; it names the numbers that do."""
-    if whole % part_:
-        divisors = [n for n in range(1, min(whole, 4096) + 1) if whole % n == 0]
+    if total % part_:
+        divisors = [n for n in range(1, min(total, 4096) + 1) if total % n == 0]
         choices = ", ".join(map(str, divisors[:12])) + (", ..." if len(divisors) > 12 else "")
-        rule = f"must divide {large}: {whole} % {part_} = {whole % part_}"
+        rule = f"must divide {large}: {total} % {part_} = {total % part_}"
         raise SpecError(small, rule, part_, f"choose {choices}")
 
 
@@ -165,16 +165,16 @@ def number(name: str, *, default: object) -> Any:
 def pattern(name: str, letters: str, example: str, *, default: object) -> Any:
     """Declare letters repeated over layers; `letters` gives each meaning: "L windowed, ..."."""
     made = Field("pattern", name, default)
-    made.letters = dict(one.strip().split(" ", 1) for one in letters.split(","))
+    made.letters = dict(word.strip().split(" ", 1) for word in letters.split(","))
     made.example = example
     return made
 
 
 def record(name: str, made: type, *, default: None) -> Any:
     """Declare a whole object of a model's file, or none."""
-    found = Field("object", name, default)
-    found.made = made
-    return found
+    field = Field("object", name, default)
+    field.made = made
+    return field
 
 
 class Place:
@@ -271,8 +271,8 @@ def part(cls: type[T]) -> type[T]:
 
 def declared(kind: type) -> dict[str, Field | Place]:
     """Return the fields and places of a part's class, by attribute."""
-    found: dict[str, Field | Place] = vars(kind)["__declared__"]
-    return found
+    fields: dict[str, Field | Place] = vars(kind)["__declared__"]
+    return fields
 
 
 def altered(of: T, **values: object) -> T:

@@ -56,10 +56,10 @@ def by_name(name: str) -> Term:
     'm'
     """
     if name not in _BY_NAME:
-        found = ours(name)
+        terms = ours(name)
         remedy = (
-            f"here it is {' or '.join(found)}"
-            if found
+            f"here it is {' or '.join(terms)}"
+            if terms
             else nearest(str(name), _BY_NAME, f"choose one of {', '.join(_BY_NAME)}")
         )
         raise SpecError("name", "is not in the legend", name, remedy)

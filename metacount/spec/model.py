@@ -87,16 +87,16 @@ def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tup
     A field that a model may do without, since it may do without the part, is marked as `lacking`.
     """
     for attribute, it in declared(kind).items():
-        here = f"{path}{attribute}"
+        full = f"{path}{attribute}"
         if isinstance(it, Field):
             it.lacking = it.lacking or (lacking and it.default is REQUIRED)
-            yield here, it
+            yield full, it
             continue
         if it.switch is not None:
-            yield here, it.switch
+            yield full, it.switch
         everywhere = set.intersection(*(set(names_of(each)) for each in it.kinds.values()))
         for below in it.kinds.values():
-            for path_below, field in fields_of(below, f"{here}.", lacking or bool(it.without)):
+            for path_below, field in fields_of(below, f"{full}.", lacking or bool(it.without)):
                 if field.name not in everywhere and field.default is REQUIRED:
                     field.lacking = True
                 yield path_below, field
@@ -107,14 +107,14 @@ def paths_below(
 ) -> Iterator[tuple[str, Field]]:
     """Yield each path below these places and fields, for the words in `flat`, and its field."""
     for attribute, it in place_of.items():
-        here = f"{path}{attribute}"
+        full = f"{path}{attribute}"
         if isinstance(it, Field):
-            yield here, it
+            yield full, it
             continue
         if it.switch is not None:
-            yield here, it.switch
+            yield full, it.switch
         kind = it.kinds[""] if "" in it.kinds else it.kinds[flat[it.by]]
-        yield from paths_below(declared(kind), flat, f"{here}.")
+        yield from paths_below(declared(kind), flat, f"{full}.")
 
 
 def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
@@ -155,9 +155,9 @@ def placed(place: Place, flat: Json, *, checked: bool) -> object:
     return made
 
 
-def is_there(said: object) -> bool:
+def is_there(value: object) -> bool:
     """Tell whether a switch says that its part is there; a symbol says yes."""
-    return said is not None and said is not False and not (isinstance(said, int) and said == 0)
+    return value is not None and value is not False and not (isinstance(value, int) and value == 0)
 
 
 _names: dict[type, tuple[str, ...]] = {}
@@ -190,19 +190,19 @@ def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str =
 def flattened(kind: type, value: object, into: Json) -> Json:
     """Add to `into` the flat values of a part and of what is below it, and return `into`."""
     for attribute, it in declared(kind).items():
-        one = getattr(value, attribute)
+        member = getattr(value, attribute)
         if isinstance(it, Field):
-            _put(into, it.name, one)
+            _put(into, it.name, member)
         else:
-            flat_place(it, one, into)
+            flat_place(it, member, into)
     return into
 
 
 def flat_place(place: Place, value: object, into: Json) -> None:
     """Add to `into` what stands in a place: the word of its switch, and the part's own values."""
     if place.switch is not None:
-        said = value is not None if place.without else vars(type(value))["word"]
-        _put(into, place.switch.name, said)
+        word = value is not None if place.without else vars(type(value))["word"]
+        _put(into, place.switch.name, word)
     if value is not None:
         flattened(type(value), value, into)
     elif place.switch is None:
@@ -234,13 +234,13 @@ ROOT: dict[str, Field | Place] = {
 def _fields() -> tuple[dict[str, Field], dict[str, str]]:
     """Return every flat name's field, in order, and the path of each in a model with a decoder."""
     root = type("Root", (), {"__declared__": ROOT})
-    found = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
+    fields = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
     depth = declared(Encoder)["n_layers"]
     assert isinstance(depth, Field)  # a size
-    found["n_encoder_layers"] = ("encoder.n_layers", depth)
-    found |= {field.name: (path, field) for path, field in fields_of(root)}
-    names = [name for name in ROWS if name in found]
-    return {name: found[name][1] for name in names}, {name: found[name][0] for name in names}
+    fields["n_encoder_layers"] = ("encoder.n_layers", depth)
+    fields |= {field.name: (path, field) for path, field in fields_of(root)}
+    names = [name for name in ROWS if name in fields]
+    return {name: fields[name][1] for name in names}, {name: fields[name][0] for name in names}
 
 
 def every_path() -> dict[str, Field]:
@@ -392,10 +392,10 @@ class ModelSpec:
         """
         known = {name: word for name, word in words.items() if word in FIELDS[name].choices}
         flat = {**self.__dict__, **known}
-        found = dict(paths_below(ROOT, flat))
+        paths = dict(paths_below(ROOT, flat))
         for name, kind in KINDS[flat["kind"]].items():
-            found |= dict(paths_below(declared(kind), flat, f"{name}."))
-        return {path: field.name for path, field in found.items()}
+            paths |= dict(paths_below(declared(kind), flat, f"{name}."))
+        return {path: field.name for path, field in paths.items()}
 
     @property
     def has_encoder(self) -> bool:

@@ -80,12 +80,12 @@ class RopeScaling:
 
     def to_dict(self) -> Json:
         """Return what is not left at its default, as plain data."""
-        found = {
+        data = {
             name: getattr(self, name)
             for name, default in fields(RopeScaling).items()
             if getattr(self, name) != default
         }
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in data.items()}
 
 
 @frozen

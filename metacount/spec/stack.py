@@ -247,7 +247,7 @@ class Stack:
         )
 
 
-def common_period(one: int, other: int) -> int:
+def common_period(first: int, other: int) -> int:
     """Count the layers after which two patterns repeat together.
 
     >>> common_period(4, 6)
@@ -255,7 +255,7 @@ def common_period(one: int, other: int) -> int:
     """
     import math
 
-    return math.lcm(one, other)
+    return math.lcm(first, other)
 
 
 @part

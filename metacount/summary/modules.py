@@ -66,7 +66,7 @@ def copied(module: nn.Module, device: str = "meta") -> nn.Module:
         made = copy.deepcopy(module, memo)
     except Exception as error:
         # whatever somebody else's objects raise when they are copied
-        raise InputError(f"{named(module)} cannot be copied: {said(error)}") from None
+        raise InputError(f"{named(module)} cannot be copied: {error_text(error)}") from None
     for owner in made.modules():
         unhook(owner)
     return made
@@ -77,7 +77,7 @@ def _copy_of(tensor: Tensor, device: str) -> Tensor:
         bare = with_values(tensor) if device == "cpu" else bare_of(tensor.detach())
     except RuntimeError as error:
         said_of = f"a {type(tensor).__name__} has no copy on {device}"
-        raise InputError(f"{said_of}: {said(error)}") from None
+        raise InputError(f"{said_of}: {error_text(error)}") from None
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(bare, requires_grad=tensor.requires_grad)
     return bare
@@ -125,7 +125,7 @@ def named(module: nn.Module) -> str:
     return shown(type(module).__name__)
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Write somebody else's error in one line."""
     text = " ".join(str(error).split())
     return shown(f"{type(error).__name__}: {text}" if text else type(error).__name__)
@@ -185,9 +185,9 @@ def run_copy(
     arguments, named_ones = tree_map(
         lambda value: input_values(model, value, device), (tuple(inputs), dict(keywords))
     )
-    whole = WholeAttention(counter)
+    attention = WholeAttention(counter)
     try:
-        with torch.no_grad(), torch.device(device), counter.watching(model), whole:
+        with torch.no_grad(), torch.device(device), counter.watching(model), attention:
             model(*arguments, **named_ones)
     except UncountedOp as error:
         # torch's name of the operator, without its overload, comes first
@@ -198,8 +198,8 @@ def run_copy(
         raise InputError(f"{named(model)}: {reason(error, arguments, named_ones)}") from None
     changed = sorted(name for name, value in _plain(model) if before.get(name, ABSENT) != value)
     notes = [f"its forward changes {', '.join(changed[:3])}: a copy was run, yours is as it was"]
-    said = (*sorted(counter.said), *(notes if changed else ()), *said_of_device(device))
-    return counter, said
+    all_notes = (*sorted(counter.said), *(notes if changed else ()), *said_of_device(device))
+    return counter, all_notes
 
 
 ABSENT = object()
@@ -244,7 +244,7 @@ def reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, ob
     if "argument #1 'indices'" in text:  # torch's own words of an embedding
         wrong = "an embedding reads whole numbers; give tokens, as in --input 2,16:int64"
     else:
-        wrong = said(error)
+        wrong = error_text(error)
     return f"its forward fails on {', '.join(given) or 'no input'}: {wrong}"
 
 
@@ -302,8 +302,8 @@ def module_of(path: str, name: str, device: str = "meta") -> nn.Module:
         raise InputError(f"{shown(path)}: no such file")
     with contextlib.redirect_stdout(sys.stderr):
         file = loaded(path, shown(path))
-        found: object = getattr(file, name, None)
-        if found is None:
+        made: object = getattr(file, name, None)
+        if made is None:
             own = [
                 key
                 for key, value in vars(file).items()
@@ -311,15 +311,15 @@ def module_of(path: str, name: str, device: str = "meta") -> nn.Module:
             ]
             remedy = f"it has {', '.join(own[:8])}" if own else "it has none"
             raise InputError(f"{shown(path)}: has no '{shown(name)}'; {remedy}")
-        if not isinstance(found, nn.Module) and callable(found):
-            make = found
-            found = _called(make, f"{shown(path)}:{name}", "meta")
-            if device == "cpu" and isinstance(found, nn.Module):
-                copied(found, "cpu")  # that it fits is known before it has values
-                found = _called(make, f"{shown(path)}:{name}", "cpu")
-    if not isinstance(found, nn.Module):
-        raise InputError(f"{shown(path)}:{name} is no module: got {shown(repr(found))}")
-    return found
+        if not isinstance(made, nn.Module) and callable(made):
+            make = made
+            made = _called(make, f"{shown(path)}:{name}", "meta")
+            if device == "cpu" and isinstance(made, nn.Module):
+                copied(made, "cpu")  # that it fits is known before it has values
+                made = _called(make, f"{shown(path)}:{name}", "cpu")
+    if not isinstance(made, nn.Module):
+        raise InputError(f"{shown(path)}:{name} is no module: got {shown(repr(made))}")
+    return made
 
 
 def _called(make: Callable[..., object], place: str, device: str) -> object:
@@ -331,18 +331,18 @@ def _called(make: Callable[..., object], place: str, device: str) -> object:
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(
-            f"{place} cannot be called without arguments: {said(error)}; "
+            f"{place} cannot be called without arguments: {error_text(error)}; "
             "name a function that makes the module"
         ) from None
 
 
 def typed_inputs(module: nn.Module, texts: Sequence[str]) -> tuple[Tensor, ...]:
     """Make meta tensors of sizes as they are typed: `2,16,64`, or `2,16:int64` for tokens."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for text in texts:
         sizes, colon, kind = text.partition(":")
         parts = sizes.split(",")
         if not all(part.isdecimal() and part.isascii() and len(part) < 13 for part in parts):
             raise InputError(f"--input is sizes as in 2,16,64 or 2,16:int64: got {shown(text)}")
-        found += made_inputs(module, [int(part) for part in parts], kind if colon else None)
-    return tuple(found)
+        tensors += made_inputs(module, [int(part) for part in parts], kind if colon else None)
+    return tuple(tensors)

@@ -144,13 +144,13 @@ class OfTransformers(ModuleSummary):
     def _classify(self) -> None:
         from metacount.measure.theirs import measure_any_params
 
-        found = measure_any_params(self._copy)
-        self.by_role, self.active_params = found.by_role, found.active_params
-        if found.unknown_routing:
-            text = f"no number of experts per token is known for {found.unknown_routing[0]}"
+        measured = measure_any_params(self._copy)
+        self.by_role, self.active_params = measured.by_role, measured.active_params
+        if measured.unknown_routing:
+            text = f"no number of experts per token is known for {measured.unknown_routing[0]}"
             self.notes = (f"active parameters unknown: {text}",)
-        if found.text_params != found.params and found.text_active_params is not None:
-            text = f"of the text model, which alone runs, {found.text_active_params:,}"
+        if measured.text_params != measured.params and measured.text_active_params is not None:
+            text = f"of the text model, which alone runs, {measured.text_active_params:,}"
             self.notes += (f"active parameters are of all towers; {text}",)
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
@@ -164,8 +164,8 @@ class OfReference(ModuleSummary):
     runs_tokens = True
 
     def _classify(self) -> None:
-        found = measure_params(self._copy)
-        self.by_role, self.active_params = found.by_role, found.active_params
+        measured = measure_params(self._copy)
+        self.by_role, self.active_params = measured.by_role, measured.active_params
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
         fresh = copied(self._module)
@@ -221,16 +221,16 @@ def summary(given: Given | nn.Module) -> Summary:
     """Measure what a model, a config or any module consists of, without touching it."""
     if isinstance(given, nn.Module):
         return _of_module(given)
-    found = any_of(given)
-    if isinstance(found, TransformersOnly):
+    model = any_of(given)
+    if isinstance(model, TransformersOnly):
         from metacount.huggingface.module.model import build_transformers
 
-        module, choice = build_transformers(found.source)
+        module, choice = build_transformers(model.source)
         made = _of_module(module)
         made.name, made.source = (
-            found.name,
+            model.name,
             "numel() of transformers' own module on the meta device",
         )
-        made.notes += (f"no formula: {found.problem}", str(choice))
+        made.notes += (f"no formula: {model.problem}", str(choice))
         return made
-    return ModelSummary(found)
+    return ModelSummary(model)

@@ -27,7 +27,7 @@ from metacount.summary.modules import (
     said_of_device,
 )
 from metacount.textbook.count import fitted, said_of_too_many
-from metacount.textbook.training import beside
+from metacount.textbook.training import formula_figures
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
 from metacount.training.setup import Setup, Training, check_dtypes
@@ -88,10 +88,10 @@ def train(
     """
     if not isinstance(model, nn.Module):
         if inputs or input_size is not None or loss is not None or device != "meta":
-            said = (
+            notes = (
                 "inputs, sizes, a loss and a device are for a module: a model runs tokens on meta"
             )
-            raise InputError(said)
+            raise InputError(notes)
         return _of_model(any_of(model), workload or Request(), setup or Setup(), reference)
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
@@ -101,15 +101,15 @@ def train(
 
 
 def _of_model(
-    found: Model | TransformersOnly, request: Workload | Request, setup: Setup, reference: bool
+    model: Model | TransformersOnly, request: Workload | Request, setup: Setup, reference: bool
 ) -> Training:
     """Measure a step of our reference module, of a config of transformers' own."""
-    if isinstance(found, Model) and (reference or found.source is None):
-        return _of_spec(found, request, setup)
+    if isinstance(model, Model) and (reference or model.source is None):
+        return _of_spec(model, request, setup)
     if reference:
-        assert isinstance(found, TransformersOnly)
-        raise InputError(f"{found.name} has no reference module: {found.problem}")
-    return _of_config(found, request, setup)
+        assert isinstance(model, TransformersOnly)
+        raise InputError(f"{model.name} has no reference module: {model.problem}")
+    return _of_config(model, request, setup)
 
 
 def _of_module(
@@ -162,10 +162,10 @@ def train_reference(
     if module.spec.is_moe:
         none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
         notes += (f"tokens are spread evenly over experts{none}",)
-    formula, uncovered = beside(module.spec, run, setup)
+    formula, uncovered = formula_figures(module.spec, run, setup)
     plain = setup.checkpointing == "none" and setup.lora_rank is None and not setup.freeze
     compared = plain and formula["activation_bytes"] is not None
-    found = told(
+    training = measured_training(
         names,
         "reference",
         program,
@@ -174,22 +174,22 @@ def train_reference(
         notes,
         partial(_differing, module.spec, run, setup) if compared else None,
     )
-    return Training(**{**vars(found), "formula": formula, "uncovered": uncovered})
+    return Training(**{**vars(training), "formula": formula, "uncovered": uncovered})
 
 
-def _differing(spec: ModelSpec, run: Workload, setup: Setup, found: Measured) -> tuple[str, ...]:
+def _differing(spec: ModelSpec, run: Workload, setup: Setup, measured: Measured) -> tuple[str, ...]:
     """Hold a step of ours against the formulas' operation by operation: what is first to differ."""
     from metacount.formulas.tape import Pass
     from metacount.verify.operations import differing_step
 
-    one = Pass(
+    run_of_pass = Pass(
         batch_size=run.batch_size,
         seq_len=run.seq_len,
         source_len=run.encoder_len,
         bytes_per_value=DTYPE_BYTES[run.dtype],
         attention=setup.attention,
     )
-    return tuple(differing_step(spec, one, found))
+    return tuple(differing_step(spec, run_of_pass, measured))
 
 
 def _of_config(
@@ -224,13 +224,13 @@ def train_transformers(
 
     def measure() -> Training:
         program = foreign_program(module, run, setup)
-        found = told(names, "transformers", program, run.to_dict(), setup, notes)
+        training = measured_training(names, "transformers", program, run.to_dict(), setup, notes)
         assert isinstance(program.book, ClassBook)
-        said = tuple(sorted(program.book.ordinary.assumed))
-        return Training(**{**vars(found), "notes": found.notes + said})
+        assumed = tuple(sorted(program.book.ordinary.assumed))
+        return Training(**{**vars(training), "notes": training.notes + assumed})
 
     try:
-        found, widened = as_it_runs(module, measure)
+        training, widened = as_it_runs(module, measure)
     except (InputError, SpecError):
         raise
     except Exception as error:
@@ -238,10 +238,10 @@ def train_transformers(
         raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
     if widened:
         raise InputError(f"dtype: {names[1]}'s code does not run in {run.dtype}; choose fp32")
-    return found
+    return training
 
 
-def told(
+def measured_training(
     names: tuple[str, str],
     source: str,
     program: Program,
@@ -256,16 +256,16 @@ def told(
     """
     if setup.checkpointing != "none" and not program.layers:
         raise InputError(f"checkpointing is of layers, and {names[1]} has none: leave it out")
-    found = measure_step(program, setup)
-    notes += () if compare is None else compare(found)
-    counter, ledger, numbers = found.counter, found.ledger, found.numbers
+    measured = measure_step(program, setup)
+    notes += () if compare is None else compare(measured)
+    counter, ledger, numbers = measured.counter, measured.ledger, measured.numbers
     at, alive = ledger.peak()
     by_module = counter.kept_bytes("module")
     by_layer: Counter[str] = Counter()
     for module, size in by_module.items():
         by_layer[program.place_of(module)] += size
     state: Counter[str] = Counter()
-    for (_, tensor), size in found.optimizer_state.items():
+    for (_, tensor), size in measured.optimizer_state.items():
         state[tensor] += size
     flops = {phase: counter.flops(phase, "role") for phase in (FORWARD, BACKWARD, RECOMPUTE)}
     if program.targets is None and source != "given":
@@ -277,8 +277,8 @@ def told(
         device=next((p.device.type for p in program.model.parameters()), "meta"),
         workload=workload,
         setup=setup.to_dict(),
-        params=found.params,
-        trainable_params=found.trainable,
+        params=measured.params,
+        trainable_params=measured.trainable,
         param_bytes=ledger.sum(numbers["parameters"]),
         buffer_bytes=ledger.sum(numbers["buffers"]),
         master_weight_bytes=ledger.sum(numbers["master weights"]),
@@ -291,8 +291,8 @@ def told(
         activation_bytes_by_operator=counter.kept_bytes("operator"),
         activation_bytes_by_layer=dict(by_layer),
         held_bytes=ledger.sum(numbers["held"]),
-        logits_bytes=found.logits_bytes,
-        logits_float32_bytes=found.logits_float32_bytes,
+        logits_bytes=measured.logits_bytes,
+        logits_float32_bytes=measured.logits_float32_bytes,
         matmul_flops=sum(flops[FORWARD].values()),
         matmul_flops_by_role=flops[FORWARD],
         backward_matmul_flops=sum(flops[BACKWARD].values()),
@@ -306,48 +306,48 @@ def told(
         peak_bytes=ledger.sum(alive),
         peak_phase=at.phase,
         peak_place=at.place,
-        peak_parts=_parts(found, alive),
+        peak_parts=_parts(measured, alive),
         timeline=tuple(ledger.spans()),
-        notes=(STEP, *_said(setup, found), *notes),
+        notes=(STEP, *_said(setup, measured), *notes),
         versions=_versions(source, setup),
         formula={},
         uncovered={},
     )
 
 
-def _parts(found: Measured, alive: set[int]) -> dict[str, int]:
+def _parts(measured: Measured, alive: set[int]) -> dict[str, int]:
     """Sum the bytes of the storages of a peak, by what they are."""
     parts: dict[str, int] = {}
     rest = set(alive)
     for part in PARTS:
-        here = rest & found.numbers.get(part, set())
-        parts[part] = found.ledger.sum(here)
-        rest -= here
-    parts[IN_WORK] = found.ledger.sum(rest)
+        alive_part = rest & measured.numbers.get(part, set())
+        parts[part] = measured.ledger.sum(alive_part)
+        rest -= alive_part
+    parts[IN_WORK] = measured.ledger.sum(rest)
     return parts
 
 
-def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
+def _said(setup: Setup, measured: Measured) -> tuple[str, ...]:
     """List what has to be said of a setup as it ran."""
-    said: list[str] = []
-    if setup.attention != "eager" and not found.counter.fused:
-        said.append(
+    notes: list[str] = []
+    if setup.attention != "eager" and not measured.counter.fused:
+        notes.append(
             f"attention {setup.attention}: no fused operator ran; its code or its shapes "
             "have the products written out"
         )
-    said += [*found.said, *sorted(found.counter.said)]
+    notes += [*measured.said, *sorted(measured.counter.said)]
     if not setup.foreach and setup.optimizer not in ("sgd", "muon", ADAM8BIT):
-        said.append(
+        notes.append(
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "
             "holds temporaries of all of them"
         )
     if setup.optimizer == ADAM8BIT:
-        ends = [s.peak_bytes for s in found.ledger.spans() if s.phase != OPTIMIZER]
-        said.append(
+        ends = [s.peak_bytes for s in measured.ledger.spans() if s.phase != OPTIMIZER]
+        notes.append(
             "the optimizer's update ran as it is written; torchao has it compiled, which may need "
             f"other temporaries: the peak before it is {max(ends):,} bytes"
         )
-    return tuple(said)
+    return tuple(notes)
 
 
 def _versions(source: str, setup: Setup) -> dict[str, str]:
@@ -367,10 +367,10 @@ def _dtype(module: nn.Module) -> str:
     kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
     if kind is None:
         raise InputError(f"{named(module)}: it has no parameters to train")
-    found = next((name for name, known in DTYPES.items() if known == kind), None)
-    if found is None:
+    dtype_name = next((name for name, known in DTYPES.items() if known == kind), None)
+    if dtype_name is None:
         raise InputError(f"{named(module)}: its parameters are of {kind}, which is not trained")
-    return found
+    return dtype_name
 
 
 def _of_transformers(
@@ -412,7 +412,7 @@ def _of_any(
         notes += ("in training mode, as it was given: dropout runs",)
     notes += said_of_device(device)
     try:
-        return told(names, "given", program, {}, setup, notes)
+        return measured_training(names, "given", program, {}, setup, notes)
     except (InputError, SpecError):
         raise
     except Exception as error:

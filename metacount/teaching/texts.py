@@ -55,8 +55,8 @@ def translated(english: str, lang: str, **values: str | int) -> str:
 def chinese() -> dict[str, str]:
     """Read the Chinese of every word of the table, by the English."""
     with open(os.path.join(DATA, "words.json"), encoding="utf-8") as file:
-        found: dict[str, str] = json.load(file)
-    return found
+        texts: dict[str, str] = json.load(file)
+    return texts
 
 
 OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
@@ -95,7 +95,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "count": lambda lang, values: len(values),
     "dict": lambda lang, **values: values,
     "label": lambda lang, text: label(text),
-    "beside": lambda lang, text, count: beside(label(text), count),
+    "beside": lambda lang, text, count: stated_beside(label(text), count),
     "range": lambda lang, start, end: range(start, end),
     "abs": lambda lang, value: abs(value),
     "flat": lambda lang, lists: [it for each in lists for it in each],
@@ -292,11 +292,11 @@ def lines(text: Text, known: Known) -> Iterator[str]:
                 yield filled(say, inside)
 
 
-def rows_of(found: object) -> Iterable[Mapping[str, object]]:
+def rows_of(value: object) -> Iterable[Mapping[str, object]]:
     """Return the rows that a sentence is written for; what is no list of rows is an error."""
-    if not isinstance(found, list | tuple) or not all(isinstance(row, dict) for row in found):
-        raise TypeError(f"a sentence for each row needs a list of rows: got {found!r}")
-    return found
+    if not isinstance(value, list | tuple) or not all(isinstance(row, dict) for row in value):
+        raise TypeError(f"a sentence for each row needs a list of rows: got {value!r}")
+    return value
 
 
 def filled(text: str, known: Known) -> str:
@@ -327,7 +327,7 @@ def shown(value: object, how: str = "", lang: str = "en") -> str:
     if isinstance(value, Fraction | float):
         return minus(f"{float(value):.4g}")
     if isinstance(value, list | tuple):
-        return translated(", ", lang).join(shown(one, "", lang) for one in value)
+        return translated(", ", lang).join(shown(item, "", lang) for item in value)
     return str(value)
 
 
@@ -338,9 +338,9 @@ def percent(part: int | Fraction, places: int = 1) -> str:
     ('66.7 %', '-12.50 %')
     """
     digits = round(abs(Fraction(part)) * 100 * 10**places)
-    whole, rest = divmod(digits, 10**places)
+    integer, rest = divmod(digits, 10**places)
     sign = "-" if digits and part < 0 else ""
-    return f"{sign}{whole}.{rest:0{places}d} %"
+    return f"{sign}{integer}.{rest:0{places}d} %"
 
 
 def share(value: Fraction | int | float) -> str:
@@ -426,8 +426,8 @@ class Label:
         number, unit = _split(self.text)
         places = len(number.partition(".")[2])
         digits = round(exact / self.step)
-        whole, rest = divmod(digits, 10**places)
-        return (f"{whole:,}.{rest:0{places}d}" if places else f"{whole:,}") + unit
+        integer, rest = divmod(digits, 10**places)
+        return (f"{integer:,}.{rest:0{places}d}" if places else f"{integer:,}") + unit
 
 
 def label(text: str) -> Label:
@@ -468,7 +468,7 @@ def _split(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
+def stated_beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
     """Lay a claimed number beside the exact one: does it hold, to what that rounds, how far off."""
     return {
         "label": stated.text,
@@ -489,13 +489,13 @@ def number(n: int | Fraction, written: Callable[[int], str] = units.exact) -> st
     return written(int(n)) if Fraction(n).denominator == 1 else str(n)
 
 
-def apart(said: int | Fraction, count: int | Fraction) -> dict[str, Any]:
+def apart(stated: int | Fraction, count: int | Fraction) -> dict[str, Any]:
     """Compute how far a number is from the exact one.
 
     >>> apart(7, 10), apart(1010, 10)
     ({'few': True, 'off': '3'}, {'few': False, 'off': '1,000'})
     """
-    return {"few": said < count, "off": number(abs(Fraction(said) - count))}
+    return {"few": stated < count, "off": number(abs(Fraction(stated) - count))}
 
 
 # What a claim is, and what is said of it in the end

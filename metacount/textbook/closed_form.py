@@ -67,20 +67,20 @@ class ClosedForm:
 
 
 def _no_embed(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
-    found = model.active_params_by_role(spec)
-    left_out = sum(found.values()) - model.active_params_no_embed(spec)
-    return {**found, "embedding": found["embedding"] - left_out}
+    by_role = model.active_params_by_role(spec)
+    left_out = sum(by_role.values()) - model.active_params_no_embed(spec)
+    return {**by_role, "embedding": by_role["embedding"] - left_out}
 
 
 def _least_active(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
-    found = model.active_params_by_role(spec)
-    given_back = sum(found.values()) - model.least_active_params(spec)
-    return {**found, "moe": found["moe"] - given_back}
+    by_role = model.active_params_by_role(spec)
+    given_back = sum(by_role.values()) - model.least_active_params(spec)
+    return {**by_role, "moe": by_role["moe"] - given_back}
 
 
 def _param_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    found = model.params_by_role(spec)
-    return {role: n * run["bytes_per_value"] for role, n in found.items()}
+    by_role = model.params_by_role(spec)
+    return {role: n * run["bytes_per_value"] for role, n in by_role.items()}
 
 
 def _macs(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
@@ -179,19 +179,19 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_m": (last.ffn_pattern, WITH_EXPERTS),
         "N_d": (last.ffn_pattern if last.names_experts else "", WITH_DENSE),
     }
-    found = {
+    counts = {
         letter: pieces.lettered_layers(last.n_layers, pattern, letters)
         for letter, (pattern, letters) in kinds.items()
         if set(pattern) & set(letters) and set(pattern) - set(letters)
     }
-    if "N_w" in found:  # as the formulas write it
-        found["N_w"] = pieces.windowed_layers(last.n_layers, last.seen)
+    if "N_w" in counts:  # as the formulas write it
+        counts["N_w"] = pieces.windowed_layers(last.n_layers, last.seen)
         if not is_zero(pieces.borrowing_layers(spec)):
-            found["N_wc"] = pieces.caching_layers(spec)[0]
+            counts["N_wc"] = pieces.caching_layers(spec)[0]
     part = last.feed_forward
     if part is not None and set(part.second_pattern) == {"M", "W"}:
-        found["N_m2"] = pieces.lettered_layers(last.n_layers, part.second_pattern, "W")
-    return found
+        counts["N_m2"] = pieces.lettered_layers(last.n_layers, part.second_pattern, "W")
+    return counts
 
 
 def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbol]:
@@ -200,13 +200,13 @@ def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbo
     Of two kinds that are the same blocks, the first has the letter.
     """
     by_letter = {term.letter: _symbol(term) for term in LAYERS}
-    found: dict[sympy.Expr, sympy.Symbol] = {}
+    letters: dict[sympy.Expr, sympy.Symbol] = {}
     symbols = {"n_layers": n_layers}
     if spec.n_kv_shared_layers:
         symbols |= legend.sympy_symbols(["n_kv_shared_layers"])
     for letter, form in layers_of(spec.substituted(**symbols)).items():
-        found.setdefault(form, by_letter[letter])
-    return found
+        letters.setdefault(form, by_letter[letter])
+    return letters
 
 
 def with_layers_named(expr: sympy.Expr, named: dict[sympy.Expr, sympy.Symbol]) -> sympy.Expr:
@@ -215,8 +215,8 @@ def with_layers_named(expr: sympy.Expr, named: dict[sympy.Expr, sympy.Symbol]) -
 
     expr = expr.subs(named)
     known: dict[sympy.Expr, sympy.Expr] = {}
-    for whole, letter in named.items():
-        form = whole.subs(known)  # N - N_a, where N_a has its letter
+    for group, letter in named.items():
+        form = group.subs(known)  # N - N_a, where N_a has its letter
         for floor in form.atoms(sympy.floor):
             # form = rest ± floor, so floor = ±(letter - rest)
             sign = form.coeff(floor)
@@ -229,8 +229,8 @@ def with_layers_named(expr: sympy.Expr, named: dict[sympy.Expr, sympy.Symbol]) -
             multiples = {
                 add: content * letter
                 for add in expr.atoms(sympy.Add)
-                for content, one in [add.as_content_primitive()]
-                if one == form
+                for content, product in [add.as_content_primitive()]
+                if product == form
             }
             expr = expr.xreplace(multiples)
     return expr

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Source:
     """One user of a convention: who, where it is written, and whether it was read there.
 
-    >>> Source(who="them", where="paper, sec. 1", read=False).told()
+    >>> Source(who="them", where="paper, sec. 1", read=False).sentence()
     'them (paper, sec. 1; not looked up)'
     """
 
@@ -35,7 +35,7 @@ class Source:
     where: str
     read: bool = True
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Write the user and the place in one line."""
         if not self.where:
             return f"{self.who} (no source)"
@@ -61,17 +61,17 @@ class Row:
 
 
 def _read_rows() -> dict[str, Row]:
-    found = {}
+    rows = {}
     for user, columns in table_of_package("textbook/conventions.tsv").items():
         passes, says, formula, needs, who, where, read = (*columns, "", "")[:7]
-        found[user] = Row(
+        rows[user] = Row(
             passes=PASSES[passes],
             says=says,
             formula=formula,
             needs_mask=bool(needs),
             source=Source(who=who, where=where, read=not read),
         )
-    return found
+    return rows
 
 
 # By user, in the order in which they are printed. What {titan} leaves out depends on the model:
@@ -85,12 +85,12 @@ WHOLE_HEADS = ("torchtitan_llama", "nanogpt")  # they take d // h
 def megatron(spec: ModelSpec) -> Source:
     """Cite Megatron-LM, with what its own formula does otherwise with such a model."""
     source = ROWS["megatron"].source
-    told = source.who
+    sentence = source.who
     if spec.gated and spec.activation != "silu":
-        told += ", which counts two matrices where a gate is not SwiGLU (here three)"
+        sentence += ", which counts two matrices where a gate is not SwiGLU (here three)"
     if spec.attention == "mla":
-        told += ", which adds 2 FLOPs for each weight of a latent norm (not here)"
-    return Source(who=told, where=source.where)
+        sentence += ", which adds 2 FLOPs for each weight of a latent norm (not here)"
+    return Source(who=sentence, where=source.where)
 
 
 @frozen
@@ -161,7 +161,7 @@ class Convention:
     @property
     def users(self) -> str:
         """Everybody who counts so, and where it is written."""
-        return "; ".join(source.told() for source in self.sources)
+        return "; ".join(source.sentence() for source in self.sources)
 
     def per_token(self, tokens: int) -> Fraction:
         """Return the value of one token, exact."""
@@ -234,7 +234,7 @@ def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
     [41875931136, 81421959168]
     """
     a = amounts(spec, workload)
-    found: dict[tuple[str, str], Convention] = {}
+    by_name: dict[tuple[str, str], Convention] = {}
     whole_heads = spec.d_model % spec.n_heads == 0
     tied = bool(spec.tie_embeddings)
     for user, row in ROWS.items():
@@ -243,9 +243,9 @@ def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
         formula = row.formula.format(titan=TITAN[tied])
         says = row.says.format(tables="6 per parameter" if tied else "tables left out")
         written = _written(formula, a)
-        known = found.get((row.passes, written))
+        known = by_name.get((row.passes, written))
         source = megatron(spec) if user == "megatron" else row.source
-        found[row.passes, written] = Convention(
+        by_name[row.passes, written] = Convention(
             passes=row.passes,
             says=known.says if known else says,
             formula=written,
@@ -253,7 +253,7 @@ def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
             unit="MAC" if says.startswith("multiply-adds") else "FLOP",
             sources=(*(known.sources if known else ()), source),
         )
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def _value(formula: str, a: Amounts) -> int:

@@ -93,14 +93,14 @@ class Count:
 
     def to_dict(self) -> Json:
         """Convert the figures to plain data, under their public names."""
-        found = dict(vars(self))
-        ends = {name: list(found.pop(name)) for name in ("warnings", "notes")}
-        found |= {**found.pop("selection"), **found.pop("prediction")}
-        run = {**self.workload.to_dict(), **(found.pop("kept") or {})}
+        data = dict(vars(self))
+        ends = {name: list(data.pop(name)) for name in ("warnings", "notes")}
+        data |= {**data.pop("selection"), **data.pop("prediction")}
+        run = {**self.workload.to_dict(), **(data.pop("kept") or {})}
         for name in ("least_active_params", "stored_bytes"):
-            if found[name] is None:
-                del found[name]
-        return {**found, "workload": run, "source": "formula", **ends}
+            if data[name] is None:
+                del data[name]
+        return {**data, "workload": run, "source": "formula", **ends}
 
 
 def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
@@ -184,11 +184,11 @@ def count(
     *,
     notes: tuple[str, ...] = (),
     quantised: Json | None = None,
-    kept: dict[str, str] | None = None,
+    cache_dtypes: dict[str, str] | None = None,
 ) -> Count:
     """Count `spec` running `workload`; `notes` are on the config that it was read from, which is
-    `quantised` where it says how weights are packed. `kept`: the dtypes of the KV cache and of
-    recurrent states (`kv_dtype`, `state_dtype`), where they are other than the workload's.
+    `quantised` where it says how weights are packed. `cache_dtypes`: the dtypes of the KV cache and
+    of recurrent states (`kv_dtype`, `state_dtype`), where they are other than the workload's.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())
@@ -198,10 +198,10 @@ def count(
     run = fitted(spec, workload)
     sizes = run_sizes(spec, run)
     width = sizes["bytes_per_value"]
-    for name, dtype in (kept or {}).items():
+    for name, dtype in (cache_dtypes or {}).items():
         check_dtype(name, dtype)
     of_cache, of_state = (
-        sizes | {"bytes_per_value": DTYPE_BYTES[(kept or {}).get(name, run.dtype)]}
+        sizes | {"bytes_per_value": DTYPE_BYTES[(cache_dtypes or {}).get(name, run.dtype)]}
         for name in ("kv_dtype", "state_dtype")
     )
     sizes_of = {"kv_cache_bytes": of_cache, "mtp_kv_cache_bytes": of_cache, "state_bytes": of_state}
@@ -210,7 +210,7 @@ def count(
         for name, quantity in QUANTITIES.items()
         if name != "decode_matmul_flops" or spec.kind != "encoder"
     }
-    total = {name: sum(found.values()) for name, found in parts.items()}
+    total = {name: sum(stored_weights.values()) for name, stored_weights in parts.items()}
     selection, prediction = {}, {}  # few models have either: their formulas are loaded then
     if spec.n_index_heads is not None:
         from metacount.formulas.sublayers import attention_by_selection
@@ -227,10 +227,18 @@ def count(
     if quantised is not None:
         from metacount.textbook.stored import stored_from_config
 
-        found = stored_from_config(spec, quantised)
-        stored = None if found is None or isinstance(found, str) else found.n_bytes
-        said = found if isinstance(found, str) else f"{'' if found is None else found.how}"
-        notes += (f"stored_bytes{' is not known' if stored is None else ''}: {said}",)
+        stored_weights = stored_from_config(spec, quantised)
+        stored = (
+            None
+            if stored_weights is None or isinstance(stored_weights, str)
+            else stored_weights.n_bytes
+        )
+        sentence = (
+            stored_weights
+            if isinstance(stored_weights, str)
+            else f"{'' if stored_weights is None else stored_weights.how}"
+        )
+        notes += (f"stored_bytes{' is not known' if stored is None else ''}: {sentence}",)
     return Count(
         **total,
         active_params_no_embed=model.active_params_no_embed(spec),
@@ -248,7 +256,7 @@ def count(
         selection=selection,
         prediction=prediction,
         stored_bytes=stored,
-        kept=kept,
+        kept=cache_dtypes,
         warnings=_warnings(spec, run),
         notes=notes,
     )
@@ -276,10 +284,10 @@ def said_of_states(spec: ModelSpec, dtype: str) -> tuple[str, ...]:
 
 
 def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
-    said = [*said_of_too_many(spec, run), *said_of_states(spec, run.dtype)]
+    sentences = [*said_of_too_many(spec, run), *said_of_states(spec, run.dtype)]
     if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:
-        said.append(
+        sentences.append(
             f"decode and KV cache take a chunk of {spec.window} positions at its fullest: an upper "
             "bound for layers with chunked attention"
         )
-    return tuple(said)
+    return tuple(sentences)

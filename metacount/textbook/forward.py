@@ -145,7 +145,7 @@ def forward_table(spec: ModelSpec, workload: Workload, *, attention: str = EAGER
 
 def _steps(tape: Tape, numbers: dict[str, int]) -> tuple[ForwardStep, ...]:
     """Write the operations of a tape, each with what it saves and none before it did."""
-    weights = {one.name.removesuffix(".weight"): one for one in tape.weights}
+    weights = {declared.name.removesuffix(".weight"): declared for declared in tape.weights}
     known: set[Store] = set()
     steps = []
     for op in tape.ops:
@@ -178,13 +178,13 @@ def ranges(indices: Sequence[int]) -> str:
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for index in indices:
-        if found and index == found[-1][-1] + 1:
-            found[-1].append(index)
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
         else:
-            found.append([index])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+            runs.append([index])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _equation(op: Op, weight: Weight | None) -> str:

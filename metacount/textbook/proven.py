@@ -94,7 +94,7 @@ def by_side(of_one: Json, own_type: str | None) -> dict[str, list[Json]]:
     is recorded, else all.
     """
     sides = {side: [r for r in of_one["records"] if r["side"] == side] for side in (CODE, OURS)}
-    own = [one for one in sides[CODE] if one["name"] == own_type]
+    own = [record for record in sides[CODE] if record["name"] == own_type]
     return {**sides, CODE: own or sides[CODE]}
 
 
@@ -266,9 +266,9 @@ class _AtHand:
         for name, text in record["layers"].items():
             self.numbers[name] = value(text, self.numbers)
         self.other_figures = {
-            quantity: f"{here:,} here, {right:,} by the form that was proven"
+            quantity: f"{left:,} here, {right:,} by the form that was proven"
             for quantity, text in record["forms"].items()
-            if (here := getattr(result, quantity)) != (right := value(text, self.numbers))
+            if (left := getattr(result, quantity)) != (right := value(text, self.numbers))
         }
 
     def best(self, records: list[Json]) -> Against | None:
@@ -276,8 +276,8 @@ class _AtHand:
         conditions, then the plainest name: llama.
         """
 
-        def telling(one: Against) -> tuple[int, int, int]:
-            return len(one.of("equal")), -len(one.where), -len(one.name)
+        def telling(against: Against) -> tuple[int, int, int]:
+            return len(against.of("equal")), -len(against.where), -len(against.name)
 
         return max(map(self.against, records), key=telling, default=None)
 

@@ -71,10 +71,10 @@ def read_rules(
 
 def asked_by(ask: Make, sizes: Mapping[str, int]) -> tuple[Rule, ...]:
     """List what a formula asks of `sizes`: where an answer is another, so is the formula."""
-    found, _, _ = _asked(ask, sizes)
+    rules, _, _ = _asked(ask, sizes)
     return tuple(
         Rule(test=text, outcome=outcome, message=_elsewhere(text, outcome))
-        for text, outcome in found
+        for text, outcome in rules
         if names_in(text)
     )
 
@@ -95,8 +95,8 @@ def _asked(
         make({name: Recorded(size, name, log) for name, size in sizes.items()})
     except SpecError as error:
         wrong = error
-    found = {(text, outcome): numbers for text, outcome, numbers in log}
-    return list(found), list(found.values()), wrong
+    numbers_of = {(text, outcome): numbers for text, outcome, numbers in log}
+    return list(numbers_of), list(numbers_of.values()), wrong
 
 
 class _Reader:
@@ -117,7 +117,7 @@ class _Reader:
     def _rule(self, sizes: Mapping[str, int], way: list[Asked], numbers: tuple[int, int]) -> Rule:
         text, outcome = way[-1]
         turned = [*way[:-1], (text, not outcome)]
-        said: list[SpecError] = []
+        errors: list[SpecError] = []
         for other in self._others(names_in(text), sizes, way, numbers):
             asked, _, error = _asked(self._make, other)
             if asked[: len(turned)] != turned:
@@ -128,10 +128,10 @@ class _Reader:
                 return Rule(
                     test=text, outcome=outcome, message=(), otherwise=self.rules(other, len(turned))
                 )
-            said.append(error)
-            if len(said) == 2:
+            errors.append(error)
+            if len(errors) == 2:
                 break
-        message = _message(said[0], said[-1]) if said else _elsewhere(text, outcome)
+        message = _message(errors[0], errors[-1]) if errors else _elsewhere(text, outcome)
         return Rule(test=text, outcome=outcome, message=message)
 
     def _has_other_structure(self, sizes: Mapping[str, int]) -> bool:

@@ -73,18 +73,18 @@ class Rows:
 
     def _of_stack(self, of_encoder: bool, *, blocks_only: bool) -> Dim:
         """Count the values of a stack, or of its blocks, by how many there are of each kind."""
-        beside = of_encoder and self.spec.has_encoder
+        second = of_encoder and self.spec.has_encoder
         pieces = [
             piece
             for piece in nominal_pieces(self.spec)
-            if piece.of_encoder == beside and (piece.place == BLOCK or not blocks_only)
+            if piece.of_encoder == second and (piece.place == BLOCK or not blocks_only)
         ]
         weights = weights_of_pieces(self.spec, pieces)
         if blocks_only:
-            return params_of(one for one in weights if one.uses is None)
+            return params_of(weight for weight in weights if weight.uses is None)
         inside = ("embed_proj.", "embed_queries.")
         return params_of(
-            one
-            for one in weights
-            if not one.name.startswith(ends.OF_MODEL) or one.name.startswith(inside)
+            weight
+            for weight in weights
+            if not weight.name.startswith(ends.OF_MODEL) or weight.name.startswith(inside)
         )

@@ -58,12 +58,12 @@ def bars(
     models: Sequence[tuple[str, Model]], requests: Sequence[Workload | Request], quantity: str
 ) -> list[Bar]:
     """Make a bar for each model, under its label, and each request."""
-    found = []
+    rows = []
     for label, model in models:
         for request in requests:
             result = count(model.spec, request)
             parts = by_part(model.spec, result.workload, quantity)
-            found.append(
+            rows.append(
                 Bar(
                     model=model.name,
                     label=label,
@@ -72,7 +72,7 @@ def bars(
                     warnings=result.warnings,
                 )
             )
-    return found
+    return rows
 
 
 @frozen
@@ -126,7 +126,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         latent, rotated = 4 * width, width // 2
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
-    one = sum(pieces.attention_layers(spec)) * DTYPE_BYTES[dtype]
+    token_bytes = sum(pieces.attention_layers(spec)) * DTYPE_BYTES[dtype]
     kinds = [
         (kind, {"h_kv": heads, "h_d": width}, sublayers.kv_cache_values(heads, width))
         for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1))
@@ -135,7 +135,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
     values = sublayers.mla_kv_cache_values(latent, rotated)
     kinds.append(("MLA", {"d_c": latent, "d_r": rotated}, values))
     return tuple(
-        Cache(kind=kind, sizes=sizes, own=kind == own, bytes_per_token=one * values)
+        Cache(kind=kind, sizes=sizes, own=kind == own, bytes_per_token=token_bytes * values)
         for kind, sizes, values in kinds
     )
 

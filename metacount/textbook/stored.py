@@ -77,20 +77,22 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
     """
     outer, inner = config, config.get("text_config")
     inner = inner if isinstance(inner, dict) else {}
-    said = outer.get("quantization_config") or inner.get("quantization_config")
-    if not isinstance(said, dict):
+    quantization = outer.get("quantization_config") or inner.get("quantization_config")
+    if not isinstance(quantization, dict):
         return None
-    n_bytes = said.get("n_bytes")
-    if said.get("quant_method") == "gguf" and type(n_bytes) is int:  # of a file's own header
-        how = f"of all tensors of the GGUF file, in {shown_name(str(said.get('types')))}"
+    n_bytes = quantization.get("n_bytes")
+    if (
+        quantization.get("quant_method") == "gguf" and type(n_bytes) is int
+    ):  # of a file's own header
+        how = f"of all tensors of the GGUF file, in {shown_name(str(quantization.get('types')))}"
         return Stored(n_bytes=n_bytes, n_values=int(params(spec)), how=how)
     if spec.has_encoder:
         return "not known of encoders and decoders"
     name = next((d for c in (inner, outer) for k in ("dtype", "torch_dtype") if (d := c.get(k))), 0)
     width = BYTES.get(name if isinstance(name, str) else "bfloat16", 2)
     try:
-        how, packed, takes = _format(said, width)
-        modules = _Modules(said, packed)
+        how, packed, takes = _format(quantization, width)
+        modules = _Modules(quantization, packed)
     except SpecError as error:
         return f"{error.field} {error.rule}"
     n_values = n_packed = 0
@@ -124,21 +126,21 @@ def _up(size: int, part: int) -> int:
     return -(-size // part)
 
 
-def _format(said: Json, width: int) -> tuple[str, Packed | None, Callable[[Weight], bool]]:
+def _format(config: Json, width: int) -> tuple[str, Packed | None, Callable[[Weight], bool]]:
     """Return a format in words, its packing (None: each module has its own), what is packed."""
-    method = said.get("quant_method")
-    algorithm = said.get("quant_algo")
-    if method == "modelopt" and not any(isinstance(said.get(key), list) for key in LEFT_OUT):
+    method = config.get("quant_method")
+    algorithm = config.get("quant_algo")
+    if method == "modelopt" and not any(isinstance(config.get(key), list) for key in LEFT_OUT):
         raise SpecError("quantization", "names no modules that stay as they are", None, "")
     if algorithm == "MIXED_PRECISION" and method == "modelopt":
         return "ModelOpt, an algorithm for each module", None, _is_linear
     if method == "mxfp4":
         return "MXFP4, a scale of a byte for 32 values", _mxfp4, _is_expert
     if method in ("gptq", "awq"):
-        return _words(said, method, width)
+        return _words(config, method, width)
     if method == "bitsandbytes":
-        return _bitsandbytes(said)
-    if method == "fp8" and isinstance(block := said.get("weight_block_size"), list):
+        return _bitsandbytes(config)
+    if method == "fp8" and isinstance(block := config.get("weight_block_size"), list):
         if len(block) != 2 or not all(type(n) is int and 0 < n < 2**20 for n in block):
             raise SpecError("weight_block_size", "must be two sizes", block, "remove it")
         a, b = block
@@ -151,12 +153,12 @@ def _format(said: Json, width: int) -> tuple[str, Packed | None, Callable[[Weigh
     if algorithm == "NVFP4":
         return "NVFP4 of ModelOpt, a scale of a byte for 16 values", _nvfp4, _is_linear
     if algorithm == "FP8" or (method in ("fp8", "fbgemm_fp8") and algorithm is None):
-        static = algorithm == "FP8" or said.get("activation_scheme") == "static"
+        static = algorithm == "FP8" or config.get("activation_scheme") == "static"
         return "FP8, a scale a matrix", _fp8_static if static else _fp8, _is_linear
     if method == "compressed-tensors":
-        return _compressed(said, width)
-    if method is None and "bits" in said:
-        return _mlx(said, width)
+        return _compressed(config, width)
+    if method is None and "bits" in config:
+        return _mlx(config, width)
     name = shown_name(str(algorithm or method))
     raise SpecError("quantization_config", f"is of a format that is not read: {name}", None, "")
 
@@ -198,16 +200,16 @@ ALGORITHMS = {
 }
 
 
-def _bits(said: Json, name: str = "bits") -> int:
-    bits = said.get(name)
+def _bits(config: Json, name: str = "bits") -> int:
+    bits = config.get(name)
     if type(bits) is not int or not 1 <= bits <= 8:
         raise SpecError(name, "must be 1 to 8 bits", bits, "write it down")
     return bits
 
 
-def _group(said: Json, columns: int) -> int:
+def _group(config: Json, columns: int) -> int:
     """Return how many values share a scale: all of a row where it is -1, null or left out."""
-    group = said.get("group_size")
+    group = config.get("group_size")
     if group in (None, -1):
         return columns
     if type(group) is not int or not 0 < group < 2**20:
@@ -215,43 +217,43 @@ def _group(said: Json, columns: int) -> int:
     return group
 
 
-def _words(said: Json, method: str, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+def _words(config: Json, method: str, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
     """GPTQ packs along the input and says each column's group; AWQ packs along the output."""
-    bits = _bits(said)
-    _group(said, 1)
+    bits = _bits(config)
+    _group(config, 1)
 
     def gptq(rows: int, columns: int) -> tuple[int, int]:
-        groups = _up(columns, _group(said, columns))
+        groups = _up(columns, _group(config, columns))
         words = _up(columns * bits, WORD) * rows + groups * _up(rows * bits, WORD)
         return 4 * words + width * groups * rows + 4 * columns, groups * rows
 
     def awq(rows: int, columns: int) -> tuple[int, int]:
-        groups = _up(columns, _group(said, columns))
+        groups = _up(columns, _group(config, columns))
         words = (columns + groups) * _up(rows * bits, WORD)
         return 4 * words + width * groups * rows, groups * rows
 
-    found = gptq if method == "gptq" else awq
-    size = said.get("group_size")
-    return f"{method.upper()}, {bits} bits, groups of {size}", found, _is_linear
+    packing = gptq if method == "gptq" else awq
+    size = config.get("group_size")
+    return f"{method.upper()}, {bits} bits, groups of {size}", packing, _is_linear
 
 
-def _bitsandbytes(said: Json) -> tuple[str, Packed, Callable[[Weight], bool]]:
-    if said.get("load_in_8bit") or said.get("_load_in_8bit"):
+def _bitsandbytes(config: Json) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    if config.get("load_in_8bit") or config.get("_load_in_8bit"):
         return "bitsandbytes int8", lambda o, i: (o * i + 4 * o + 1, o), _is_linear
-    twice = bool(said.get("bnb_4bit_use_double_quant"))
+    twice = bool(config.get("bnb_4bit_use_double_quant"))
 
     def nf4(rows: int, columns: int) -> tuple[int, int]:
         n = rows * columns
         blocks = _up(n, 64)
         # with double quantisation: a byte a block, a float32 for 256 of them and its table
-        beside = blocks + 4 * _up(blocks, 256) + 4 * 256 if twice else 4 * blocks
-        return _up(n, 2) + beside + 4 * 16, blocks
+        scales = blocks + 4 * _up(blocks, 256) + 4 * 256 if twice else 4 * blocks
+        return _up(n, 2) + scales + 4 * 16, blocks
 
     return "bitsandbytes 4-bit, blocks of 64 (without its JSON of each tensor)", nf4, _is_linear
 
 
-def _compressed(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
-    groups = said.get("config_groups")
+def _compressed(config: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    groups = config.get("config_groups")
     groups = list(groups.values()) if isinstance(groups, dict) else []
     if len(groups) != 1 or not isinstance(groups[0], dict):
         raise SpecError("config_groups", "has more than one group", None, "")
@@ -267,8 +269,8 @@ def _compressed(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight],
 
     def scales(rows: int, columns: int) -> int:
         strategy = it.get("strategy", "group" if it.get("group_size") else "tensor")
-        one = {"tensor": 1, "channel": rows}.get(str(strategy))
-        return rows * _up(columns, _group(it, columns)) if one is None else one
+        n_groups = {"tensor": 1, "channel": rows}.get(str(strategy))
+        return rows * _up(columns, _group(it, columns)) if n_groups is None else n_groups
 
     def packed(rows: int, columns: int) -> tuple[int, int]:
         n = scales(rows, columns)
@@ -282,18 +284,18 @@ def _compressed(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight],
     return what, packed, _is_linear
 
 
-def _mlx(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+def _mlx(config: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
     """MLX packs tables too, with a scale and a bias of each group."""
-    bits = _bits(said)
-    if any(isinstance(value, dict) for value in said.values()):
+    bits = _bits(config)
+    if any(isinstance(value, dict) for value in config.values()):
         raise SpecError("quantization", "must be the same for all modules", None, "")
-    _group(said, 1)
+    _group(config, 1)
 
     def packed(rows: int, columns: int) -> tuple[int, int]:
-        groups = rows * _up(columns, _group(said, columns))
+        groups = rows * _up(columns, _group(config, columns))
         return 4 * rows * _up(columns * bits, WORD) + 2 * width * groups, 2 * groups
 
-    how = f"MLX, {bits} bits, groups of {said.get('group_size')}"
+    how = f"MLX, {bits} bits, groups of {config.get('group_size')}"
     return how, packed, lambda w: _is_linear(w) or w.role == "embedding" or _is_router(w)
 
 
@@ -319,14 +321,14 @@ def _is_linear(weight: Weight) -> bool:
 class _Modules:
     """Which modules stay as they are, by the patterns of a config; how the others are packed."""
 
-    def __init__(self, said: Json, packed: Packed | None) -> None:
+    def __init__(self, config: Json, packed: Packed | None) -> None:
         self.packed = packed
-        self.packings = {} if packed is not None else _packings(said)
-        lists = [said.get(key) for key in LEFT_OUT]
+        self.packings = {} if packed is not None else _packings(config)
+        lists = [config.get(key) for key in LEFT_OUT]
         names = [name for names in lists if isinstance(names, list) for name in names]
         if len(names) > MOST_PATTERNS or not all(isinstance(name, str) for name in names):
             raise SpecError("modules_to_not_convert", "must be a list of names", None, "")
-        method = said.get("quant_method")
+        method = config.get("quant_method")
         # what leaves the head as it is without saying so
         self.skips_head = method in ("fp8", "gptq", "awq", "bitsandbytes", "mxfp4")
         self.starts: set[str] = set()
@@ -369,8 +371,8 @@ class _Modules:
         return next((self.packings[name] for name in parents if name in self.packings), None)
 
 
-def _packings(said: Json) -> dict[str, Packed]:
-    layers = said.get("quantized_layers")
+def _packings(config: Json) -> dict[str, Packed]:
+    layers = config.get("quantized_layers")
     if not isinstance(layers, dict) or len(layers) > MOST_PATTERNS:
         raise SpecError("quantized_layers", "must name the modules that are packed", None, "")
     packings: dict[str, Packed] = {}
@@ -395,17 +397,17 @@ def _read_pattern(name: str) -> list[str]:
     if not name.startswith("re:"):
         return [name]
     text = name[3:].removeprefix("^").removesuffix("$").replace("\\.", "\0").replace(".*", "*")
-    found = [""]
+    texts = [""]
     while text:
         before, bar, rest = text.partition("(")
         inside, closed, text = rest.partition(")") if bar else ("", "", "")
         words = inside.split("|") if bar else [""]
-        found = [f"{start}{before}{word}" for start in found for word in words]
-        if (bar and not closed) or len(found) > MOST_ALTERNATIVES:
+        texts = [f"{start}{before}{word}" for start in texts for word in words]
+        if (bar and not closed) or len(texts) > MOST_ALTERNATIVES:
             raise SpecError("ignore", "has a pattern that is not read", None, "")
-    if any(set(pattern) & set("[]{}()+?|\\^$") for pattern in found):
+    if any(set(pattern) & set("[]{}()+?|\\^$") for pattern in texts):
         raise SpecError("ignore", "has a pattern that is not read", None, "")
-    return [pattern.replace("\0", ".") for pattern in found]
+    return [pattern.replace("\0", ".") for pattern in texts]
 
 
 def _fits(name: str, pieces: list[str]) -> bool:
@@ -454,10 +456,10 @@ def _packed_copies(spec: ModelSpec, weight: Weight, modules: _Modules) -> dict[P
 
 
 def _in_use(name: str) -> Iterable[str]:
-    for one in (name, *OTHER_NAMES.get(name, ())):
-        one = one.format(0)
-        yield one
-        start, _, rest = one.partition(".")
+    for candidate in (name, *OTHER_NAMES.get(name, ())):
+        candidate = candidate.format(0)
+        yield candidate
+        start, _, rest = candidate.partition(".")
         if start == "mlp":
             yield from (f"{block}.{rest}" for block in BLOCKS[1:])
             if rest.startswith("shared_experts."):

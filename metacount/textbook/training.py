@@ -275,7 +275,7 @@ OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")
 WITHOUT_PRODUCTS = ("adamw", "sgd", "sgd-momentum", "adagrad")  # value by value
 
 
-def beside(
+def formula_figures(
     spec: ModelSpec, workload: Workload | Request, setup: Setup
 ) -> tuple[dict[str, int | None], dict[str, str]]:
     """Count what is compared with a measured step: numbers by quantity, and why one is None.
@@ -283,7 +283,8 @@ def beside(
     >>> from metacount.catalog import entry
     >>> from metacount.spec import Workload
     >>> from metacount.training.setup import Setup
-    >>> figures, why = beside(entry("gpt2").spec(), Workload(seq_len=8), Setup(loss="chunked"))
+    >>> run, setup = Workload(seq_len=8), Setup(loss="chunked")
+    >>> figures, why = formula_figures(entry("gpt2").spec(), run, setup)
     >>> figures["gradient_bytes"], figures["activation_bytes"], list(why)
     (248879616, None, ['activation_bytes'])
     """
@@ -401,7 +402,7 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
     step.check_alike(spec)
     step.check_saved(spec, run)
     stack, n_layers, tokens = spec.last_stack, spec.last_stack.n_layers, batch_size * seq_len
-    kept = [
+    amounts = [
         times * store.bytes
         for times, role, store, is_of_pairs in step.block_stores(spec, run)
         if role != "norm" and store.width == SIXTEEN and not is_of_pairs
@@ -410,7 +411,7 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
     n_norms = n_layers * norms_per_block(placement) - when(not stack.norms.first, 1)
     branches = 2 * n_layers
     return {
-        "J": sum(kept) - _repeated(mixer, batch_size, tokens) * n_layers,
+        "J": sum(amounts) - _repeated(mixer, batch_size, tokens) * n_layers,
         "N": SIXTEEN * n_norms * tokens * spec.d_model,
         "O": branches * tokens * spec.d_model,
         "V": PAIR * n_layers * spec.n_heads * tokens * seq_len,

@@ -79,14 +79,14 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
     sizes = tuple(_size(name, number) for name, number in numbers.items())
     config = None if model.source is None else model.source.config
     record = None if model.refused else read_structure(structure(spec))
-    whole = {name: value for name, value in spec.to_dict().items() if type(value) is int}
+    int_sizes = {name: value for name, value in spec.to_dict().items() if type(value) is int}
     return Worksheet(
         model=model,
         workload=run,
         sizes=sizes,
         forms={name: _form(spec, run, name) for name in QUANTITIES},
         derived=_derived(spec),
-        fixed={name: value for name, value in whole.items() if name not in numbers},
+        fixed={name: value for name, value in int_sizes.items() if name not in numbers},
         config=config or {},
         rules=_rules(spec, run, sizes),
         proofs=record and {**record, "sides": by_side(record, own_type(model))},
@@ -95,9 +95,9 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
 
 def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:
     """Choose the sizes of a model, and of a run, that letters stand for."""
-    found = {**sizes_of(spec), **{name: getattr(run, name) for name in RUN}}
-    found.pop("n_mtp_layers", None)  # no form of the page has any of what prediction modules add
-    return {name: size for name, size in found.items() if size}
+    values = {**sizes_of(spec), **{name: getattr(run, name) for name in RUN}}
+    values.pop("n_mtp_layers", None)  # no form of the page has any of what prediction modules add
+    return {name: size for name, size in values.items() if size}
 
 
 def _size(name: str, number: int) -> Size:
@@ -149,8 +149,8 @@ def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
     symbols = {"n_layers": n_layers}
     if spec.n_kv_shared_layers:
         symbols["n_kv_shared_layers"] = Recorded(spec.n_kv_shared_layers, "n_kv_shared_layers", [])
-    found = layers_of(spec.substituted(**symbols))
-    return {term.name: (term, found[term.letter].text) for term in LAYERS if term.letter in found}
+    counts = layers_of(spec.substituted(**symbols))
+    return {term.name: (term, counts[term.letter].text) for term in LAYERS if term.letter in counts}
 
 
 BYTES_NAME = BYTES.name

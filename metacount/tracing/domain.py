@@ -52,18 +52,18 @@ def smallest(
     {B: 2, S: 2}
     """
     pairs = tuple(quotients.items())
-    asked = [a for one in dict.fromkeys(relations) if (a := _asked(one, pairs)).letters]
-    letters = {s for one in asked for s in one.letters}
+    asked = [a for relation in dict.fromkeys(relations) if (a := _asked(relation, pairs)).letters]
+    letters = {s for relation in asked for s in relation.letters}
     ordered = sorted(letters, key=lambda s: (s.name not in FIRST, str(s)))
-    found = {letter: 1 if letter.name == COUNT else SMALLEST for letter in ordered}
-    hard = [one for one in asked if not one.holds(dict.fromkeys(letters, 1))]
+    least = {letter: 1 if letter.name == COUNT else SMALLEST for letter in ordered}
+    hard = [relation for relation in asked if not relation.holds(dict.fromkeys(letters, 1))]
     for letter in ordered:
-        about = [one for one in hard if letter in one.letters]
-        for number in range(1, found[letter]):
-            if all(one.holds({**found, letter: number}) for one in about):
-                found[letter] = number
+        about = [relation for relation in hard if letter in relation.letters]
+        for number in range(1, least[letter]):
+            if all(relation.holds({**least, letter: number}) for relation in about):
+                least[letter] = number
                 break
-    return found
+    return least
 
 
 @lru_cache(maxsize=4096)
@@ -106,7 +106,7 @@ class _Asked:
         key = tuple(least[s] for s in self.letters)
         if key not in self._known:
             at = {s: least[s] for s in self.letters}
-            self._known[key] = any(sign_above(one, at) == 2 for one in self._positive)
+            self._known[key] = any(sign_above(expr, at) == 2 for expr in self._positive)
         return self._known[key]
 
 
@@ -212,27 +212,27 @@ def asked_of(sizes: Sizes) -> Asked:
     ]
     others = [c for c in now if isinstance(c, sympy.Rel)]
     quotients = _quotients(exact)
-    kept: dict[sympy.Basic, None] = dict.fromkeys(_minimal(exact))
+    relations: dict[sympy.Basic, None] = dict.fromkeys(_minimal(exact))
     for letter, number in sizes.constants.items():
-        kept[sympy.Eq(letter, number, evaluate=False)] = None
+        relations[sympy.Eq(letter, number, evaluate=False)] = None
     for relation in sizes.equalities:
         if sizes.holds(relation) and relation.lhs != relation.rhs:
-            kept[relation] = None
-    single = (r for one in asked for r in _single(one, sizes, quotients))
-    from_three = _kept(dict.fromkeys((*others, *single)), sizes, quotients, kept)
-    counts = known_counts(kept)
+            relations[relation] = None
+    single = (r for condition in asked for r in _single(condition, sizes, quotients))
+    from_three = _kept(dict.fromkeys((*others, *single)), sizes, quotients, relations)
+    counts = known_counts(relations)
     if counts:
-        said = [r if isinstance(r, sympy.Eq) else r.xreplace(counts) for r in kept]
-        kept = dict.fromkeys(_minimal([r for r in said if isinstance(r, divides)]))
-        kept |= dict.fromkeys(
-            r for r in said if isinstance(r, sympy.Rel) and not _always(r, quotients)
+        relations_at = [r if isinstance(r, sympy.Eq) else r.xreplace(counts) for r in relations]
+        relations = dict.fromkeys(_minimal([r for r in relations_at if isinstance(r, divides)]))
+        relations |= dict.fromkeys(
+            r for r in relations_at if isinstance(r, sympy.Rel) and not _always(r, quotients)
         )
     # a size that is another one is not twice it
-    equal = {frozenset(r.args) for r in kept if isinstance(r, sympy.Eq)}
+    equal = {frozenset(r.args) for r in relations if isinstance(r, sympy.Eq)}
     quotients = {x: y for x, y in quotients.items() if {x, y / _times(y)} not in equal}
     least = smallest(from_three, quotients)
     return Asked(
-        conditions=(*_without_ends(list(_strongest(list(kept)))), *not_read),
+        conditions=(*_without_ends(list(_strongest(list(relations)))), *not_read),
         least={letter: n for letter, n in least.items() if not isinstance(letter, sympy.Dummy)},
         ratios=tuple(
             sympy.Ge(x, y, evaluate=False)
@@ -308,11 +308,11 @@ def _strongest(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
     for number, form in filter(None, rest.values()):
         least[form] = min(least.get(form, number), number)
     for relation in relations:
-        found = rest[id(relation)]
-        if found is None:
+        bounds = rest[id(relation)]
+        if bounds is None:
             yield relation
-        elif least.get(found[1]) == found[0]:
-            del least[found[1]]  # once
+        elif least.get(bounds[1]) == bounds[0]:
+            del least[bounds[1]]  # once
             yield relation
 
 
@@ -336,10 +336,10 @@ def is_below(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> boo
 
 def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
     """Tell whether a domain says, in one of its conditions, that x <= y."""
-    for one in domain:
-        if isinstance(one, sympy.Ge | sympy.Le | sympy.Gt | sympy.Lt):
-            is_more = isinstance(one, sympy.Ge | sympy.Gt)
-            more = one.lhs - one.rhs if is_more else one.rhs - one.lhs
+    for relation in domain:
+        if isinstance(relation, sympy.Ge | sympy.Le | sympy.Gt | sympy.Lt):
+            is_more = isinstance(relation, sympy.Ge | sympy.Gt)
+            more = relation.lhs - relation.rhs if is_more else relation.rhs - relation.lhs
             if sympy.expand(more - (y - x)) == 0:
                 return True
     return False
@@ -347,24 +347,26 @@ def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> b
 
 def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:
     """Drop the conditions that follow from others."""
-    kept = list(exact)
+    minimal = list(exact)
     for condition in exact:
-        rest = [c for c in kept if c is not condition]
+        rest = [c for c in minimal if c is not condition]
         quotient = (condition.args[1] / condition.args[0]).subs(_quotients(rest))
         if sympy.cancel(quotient).is_integer:
-            kept = rest
-    return kept
+            minimal = rest
+    return minimal
 
 
 def _quotients(exact: list[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """Map x to y·q for conditions that a size or number y divides a size x."""
-    found: dict[sympy.Expr, sympy.Expr] = {}
+    quotients: dict[sympy.Expr, sympy.Expr] = {}
     for condition in exact:
         below, above = condition.args
-        free = above.is_Symbol and above not in found and not below.free_symbols & set(found)
+        free = (
+            above.is_Symbol and above not in quotients and not below.free_symbols & set(quotients)
+        )
         if free and above not in below.free_symbols:
-            found[above] = below * _how_many(above, below)
-    return found
+            quotients[above] = below * _how_many(above, below)
+    return quotients
 
 
 @lru_cache(maxsize=1024)
@@ -415,12 +417,12 @@ def _single(
 ) -> Iterator[sympy.Basic]:
     """Yield the relations of what was asked; of alternatives, one that holds at the hints."""
     if isinstance(asked, sympy.And):
-        for one in asked.args:
-            yield from _single(one, sizes, quotients)
+        for argument in asked.args:
+            yield from _single(argument, sizes, quotients)
     elif isinstance(asked, sympy.Or):
-        relations = [one for one in asked.args if isinstance(one, sympy.Rel)]
-        if not any(_always(one, quotients) for one in relations):
-            yield from [one for one in relations if sizes.holds(one)][:1]
+        relations = [argument for argument in asked.args if isinstance(argument, sympy.Rel)]
+        if not any(_always(argument, quotients) for argument in relations):
+            yield from [argument for argument in relations if sizes.holds(argument)][:1]
     elif isinstance(asked, sympy.Rel):
         yield asked
 

@@ -99,39 +99,39 @@ Read = Callable[[dict[str, int]], Reading | None]
 
 
 def solved_constants(
-    here: Reading, names: set[str], numbers: dict[sympy.Symbol, int], read: Read
+    reading: Reading, names: set[str], numbers: dict[sympy.Symbol, int], read: Read
 ) -> Reading:
     """Solve the form for the sizes of `names` that its domain has numbers for: they become letters.
 
     `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
     of another shape.
     """
-    equal = [c for c in here.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
+    equal = [c for c in reading.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
     fixed = [c.lhs for c in equal if c.lhs.is_Symbol and c.lhs.name in names]
     if not fixed or len(fixed) > MOST:
-        return here
+        return reading
     letter = fixed[0]
     rest = {other.name for other in fixed[1:]}
 
     def without(change: dict[str, int]) -> Reading | None:
-        found = read(change)
+        changed = read(change)
         # another size that is a number here, too, is solved for at every reading
-        return found and solved_constants(
-            found,
+        return changed and solved_constants(
+            changed,
             rest,
             {**numbers, letter: change[letter.name]},
             lambda more: read({**change, **more}),
         )
 
-    own = solved_constants(here, rest, numbers, read) if rest else here
-    changes = _other_numbers(letter, numbers, here.domain)
-    return _from_readings(letter, numbers[letter], own, changes, without, 2) or here
+    own = solved_constants(reading, rest, numbers, read) if rest else reading
+    changes = _other_numbers(letter, numbers, reading.domain)
+    return _from_readings(letter, numbers[letter], own, changes, without, 2) or reading
 
 
-def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Reading:
+def solved_layer_counts(reading: Reading, name: str, number: int, read: Read) -> Reading:
     """Solve the form for the number of layers, which parts outside of layers have, too."""
     changes = ({name: n} for n in FEW_LAYERS if n != number)
-    return _from_readings(symbol(name), number, here, changes, read, 1) or here
+    return _from_readings(symbol(name), number, reading, changes, read, 1) or reading
 
 
 def _from_readings(
@@ -145,9 +145,9 @@ def _from_readings(
     """Solve the form for a letter from `degree` + 1 readings, and some held out."""
     readings, misses = [(number, own)], 0
     for change in changes:
-        found = read(change)
-        more = [*readings, (change[letter.name], found)] if found else readings
-        if found is None or _shape(found) != _shape(own) or _common(letter, more) is None:
+        reading = read(change)
+        more = [*readings, (change[letter.name], reading)] if reading else readings
+        if reading is None or _shape(reading) != _shape(own) or _common(letter, more) is None:
             misses += 1
             if misses == MISSES:
                 break
@@ -201,8 +201,8 @@ def _common(letter: sympy.Symbol, readings: list[tuple[int, Reading]]) -> list[s
         ]
         for number, reading in readings
     ]
-    shared = set.intersection(*({way for pair in found for way in pair} for found in ways))
-    if not all(shared & set(pair) for found in ways for pair in found):
+    shared = set.intersection(*({way for pair in pairs for way in pair} for pairs in ways))
+    if not all(shared & set(pair) for pairs in ways for pair in pairs):
         return None
     return [next(way for way in pair if way in shared) for pair in ways[0]]
 
@@ -232,20 +232,20 @@ def _polynomial(
 ) -> sympy.Expr | None:
     """Find the expression whose coefficients are polynomials of that degree; None if none is."""
     terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
-    found = sympy.Integer(0)
-    for term in {term: None for _, one in terms for term in one}:
-        seen = [(n, one[term]) for n, one in terms]
+    polynomial = sympy.Integer(0)
+    for term in {term: None for _, terms_at in terms for term in terms_at}:
+        seen = [(n, terms_at[term]) for n, terms_at in terms]
         for below in (sympy.Integer(1), letter):  # a width over a number of heads
             solved = sympy.interpolate(
                 [(n, c * (1 if below == 1 else n)) for n, c in seen[: degree + 1]], letter
             )
             coefficient = solved / below
             if all(coefficient.subs(letter, n) == c for n, c in seen[degree + 1 :]):
-                found += coefficient * term
+                polynomial += coefficient * term
                 break
         else:
             return None
-    return sympy.expand(found)
+    return sympy.expand(polynomial)
 
 
 class Readings:
@@ -261,7 +261,7 @@ class Readings:
         self._lengths: dict[int, Readings] = {}
         self.by_length = False  # whether S is solved for
 
-    def here(self, quantity: str) -> Reading:
+    def at_own_sizes(self, quantity: str) -> Reading:
         """Read the quantity at the model's own sizes: off all of its layers, or else off few."""
         try:
             return self._read(quantity)
@@ -308,14 +308,14 @@ class Readings:
         read = partial(self._at_length, quantity)
         own = read({"S": LENGTHS[0]})
         changes = ({"S": n} for n in LENGTHS[1:])
-        found = own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
-        if found is None:
+        reading = own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
+        if reading is None:
             raise NotTraced("the code needs the number S, and no polynomial in S is what it does")
         if "decode" not in quantity:
-            return found
+            return reading
         # the S tokens are those that one token's work attends to
-        in_T = (altered(p, expr=p.expr.subs(symbol("S"), symbol("T"))) for p in found.parts)
-        return altered(found, parts=tuple(in_T))
+        in_T = (altered(p, expr=p.expr.subs(symbol("S"), symbol("T"))) for p in reading.parts)
+        return altered(reading, parts=tuple(in_T))
 
     def _at_length(self, quantity: str, change: dict[str, int]) -> Reading | None:
         length = change["S"]
@@ -332,7 +332,7 @@ class Readings:
     def _first(self, quantity: str) -> Reading:
         """Trace the quantity in the first way that comes to what is measured."""
         scale = self._measured.scale(quantity)
-        self._measured.here(quantity)  # nothing can be read of what is not there
+        self._measured.at_own_sizes(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
@@ -386,20 +386,22 @@ class Readings:
 
         That two sizes differ, or one is below the other, which are equal there, is not asked.
         """
-        kept = []
+        conditions = []
         value = self._measured.value
         for condition in asked:
-            here = isinstance(condition, sympy.Rel) and value(condition.lhs) == value(condition.rhs)
-            if here and isinstance(condition, sympy.Ne):
+            holds = isinstance(condition, sympy.Rel) and value(condition.lhs) == value(
+                condition.rhs
+            )
+            if holds and isinstance(condition, sympy.Ne):
                 continue
-            if here and isinstance(condition, sympy.Gt | sympy.Lt):
+            if holds and isinstance(condition, sympy.Gt | sympy.Lt):
                 wider = sympy.Ge if isinstance(condition, sympy.Gt) else sympy.Le
                 condition = wider(condition.lhs, condition.rhs, evaluate=False)
             if not always(condition):
-                kept.append(condition)
-        if not in_domain(tuple(kept), self._measured.numbers, self._measured.numbers):
+                conditions.append(condition)
+        if not in_domain(tuple(conditions), self._measured.numbers, self._measured.numbers):
             raise FormDiffers("the form is of sizes on another side of a limit")
-        return tuple(kept)
+        return tuple(conditions)
 
     def _traces(self, failures: list[Exception]) -> Iterator[Trace]:
         """Yield the model built with symbols, in one way after the other; built once each."""
@@ -434,12 +436,12 @@ class Readings:
             source = self._source.other({name: FEW})
             if source is None:
                 continue
-            found = self._of(source)._read(quantity)
-            if not self._measured.agrees(summed(found.parts), quantity):
-                found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
+            reading = self._of(source)._read(quantity)
+            if not self._measured.agrees(summed(reading.parts), quantity):
+                reading = solved_layer_counts(reading, name, FEW, partial(self.elsewhere, quantity))
             note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
-            parts = tuple(map(self._counted_here, found.parts))
-            return altered(found, parts=parts, notes=(*found.notes, note))
+            parts = tuple(map(self._counted_here, reading.parts))
+            return altered(reading, parts=parts, notes=(*reading.notes, note))
         raise TooSlow("the code takes too long with symbols for sizes")
 
     def _counted_here(self, part: CodePart) -> CodePart:
@@ -487,15 +489,15 @@ class Measured:
 
     def agrees(self, by_role: dict[str, sympy.Expr], quantity: str) -> bool:
         """Tell whether a form gives what is measured at the model's own sizes."""
-        return agrees(by_role, self.numbers, self.here(quantity))
+        return agrees(by_role, self.numbers, self.at_own_sizes(quantity))
 
-    def here(self, quantity: str) -> dict[str, sympy.Expr]:
+    def at_own_sizes(self, quantity: str) -> dict[str, sympy.Expr]:
         """Measure a quantity at the model's own sizes. Raises `NotTraced` where there is none."""
         if quantity not in self._here:
-            found = self.run(quantity, self.workload)
-            if found is None:
+            measured = self.run(quantity, self.workload)
+            if measured is None:
                 raise NotTraced(f"nothing is measured of {quantity}")
-            self._here[quantity] = found
+            self._here[quantity] = measured
         return self._here[quantity]
 
     def run(
@@ -503,9 +505,11 @@ class Measured:
     ) -> dict[str, sympy.Expr] | None:
         """Measure a quantity of the model, or of another module; None if there is none."""
         module = self._own if module is None else module
-        found = self.source.measured(module, quantity, workload)
+        measured = self.source.measured(module, quantity, workload)
         scale = self.scale(quantity)
-        return None if found is None else {part: value * scale for part, value in found.items()}
+        return (
+            None if measured is None else {part: value * scale for part, value in measured.items()}
+        )
 
     def at(
         self, quantity: str, change: dict[str, int]
@@ -524,14 +528,14 @@ class Measured:
         if built is None:
             return None
         try:
-            found = self.run(quantity, workload, built.module)
+            measured = self.run(quantity, workload, built.module)
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
-        if found is None:
+        if measured is None:
             return None
         letters = {letter.name for letter in self.numbers}
         numbers = {name: value for name, value in built.numbers.items() if name in letters}
-        return {**numbers, **lengths}, found
+        return {**numbers, **lengths}, measured
 
     def scale(self, quantity: str) -> sympy.Expr:
         """Return the bytes of the asked dtype for one byte of the dtype that ran."""
@@ -638,13 +642,13 @@ class OtherSizes:
 
     def _right(self, change: dict[str, int]) -> tuple[bool | None, set[str]]:
         """Tell whether the form is right at a change (None: unknown), and which letters changed."""
-        form, found = self._form, self._measure(change)
-        if found is None:
+        form, measured = self._form, self._measure(change)
+        if measured is None:
             return None, set()
-        numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
+        numbers = {n: v for n, v in measured[0].items() if v != form.every_number[symbol(n)]}
         if not self._inside(numbers):
             return None, set()
-        right = agrees(form.by_role, _numbers(form, numbers), found[1])
+        right = agrees(form.by_role, _numbers(form, numbers), measured[1])
         return right, set(numbers)
 
     def _inside(self, change: dict[str, int]) -> bool:
@@ -700,8 +704,8 @@ def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:
 
 
 def _others(value: int, draw: random.Random) -> list[int]:
-    found = [value * 2, value * 3, value + 2 * draw.randint(1, 9)]
-    return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
+    values = [value * 2, value * 3, value + 2 * draw.randint(1, 9)]
+    return values + ([value // 2] if value % 2 == 0 and value > 4 else [])
 
 
 def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
@@ -775,9 +779,9 @@ class Tracer:
         finally:
             self._readings.by_length = False
         for length in LONG:
-            found = self._measured.at(quantity, {"S": length})
+            measured = self._measured.at(quantity, {"S": length})
             numbers = {**self._measured.numbers, symbol("S"): length, symbol("T"): length}
-            if found is None or not agrees(form.by_role, numbers, found[1]):
+            if measured is None or not agrees(form.by_role, numbers, measured[1]):
                 raise NotTraced(f"the code needs the number S, and does something else at {length}")
         return form
 
@@ -792,23 +796,23 @@ class Tracer:
             return form
 
     def _traced(self, quantity: str) -> CodeForm:
-        here = self._readings.here(quantity)
+        reading = self._readings.at_own_sizes(quantity)
         numbers = self._measured.numbers
         names = set(self.source.sizes())
         read = partial(self._readings.elsewhere, quantity)
-        here = solved_constants(here, names, numbers, read)
-        form = self._made(quantity, here)
+        reading = solved_constants(reading, names, numbers, read)
+        form = self._made(quantity, reading)
         holds = self._laws_hold(form)
         if not holds and len(counted := counting(form.parts)) == 1:
             (name,) = counted
-            here = solved_layer_counts(here, name, numbers[symbol(name)], read)
-            form = self._made(quantity, here)
+            reading = solved_layer_counts(reading, name, numbers[symbol(name)], read)
+            form = self._made(quantity, reading)
             holds = self._laws_hold(form)
         if not holds:
             note = "layers are counted in numbers: with others, the code does something else"
-            parts = tuple(map(without_law, here.parts))
-            here = altered(here, parts=parts, notes=(*here.notes, note))
-            form = self._made(quantity, here)
+            parts = tuple(map(without_law, reading.parts))
+            reading = altered(reading, parts=parts, notes=(*reading.notes, note))
+            form = self._made(quantity, reading)
         if not self._measured.agrees(form.by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
         tried = OtherSizes(
@@ -818,7 +822,7 @@ class Tracer:
             self._run_letters(quantity),
             partial(self._measured.at, quantity),
         )
-        return self._made(quantity, here, tried)
+        return self._made(quantity, reading, tried)
 
     def _made(self, quantity: str, reading: Reading, tried: OtherSizes | None = None) -> CodeForm:
         parts = reading.parts
@@ -890,13 +894,16 @@ class Tracer:
         for name in names:
             near = (fields[name] + 1, max(fields[name] - 1, 1))
             for other in (9, 8) if fields[name] > 12 else near:
-                found = None
+                measured = None
                 if other != fields[name]:
-                    found = self._measured.at(form.quantity, {**fields, name: other})
-                if found is None or found[0].get(name) != other:
+                    measured = self._measured.at(form.quantity, {**fields, name: other})
+                if measured is None or measured[0].get(name) != other:
                     continue
-                numbers = {**self._measured.numbers, **{symbol(n): v for n, v in found[0].items()}}
-                if not agrees(form.by_role, numbers, found[1]):
+                numbers = {
+                    **self._measured.numbers,
+                    **{symbol(n): v for n, v in measured[0].items()},
+                }
+                if not agrees(form.by_role, numbers, measured[1]):
                     return False
                 break
         return True

@@ -47,15 +47,15 @@ Amounts = dict[tuple[str, Place | None], sympy.Expr]
 
 def places(model: nn.Module) -> dict[int, Place]:
     """Find the layer of an outermost list that each module is in, by the module's id."""
-    found: dict[int, Place] = {}
+    by_id: dict[int, Place] = {}
     for path, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) or id(module) in found or not len(module):
+        if not isinstance(module, nn.ModuleList) or id(module) in by_id or not len(module):
             continue
         stack = Stack(path=path, length=len(module))
         for index, layer in enumerate(module):
             for inner in layer.modules():
-                found.setdefault(id(inner), Place(stack=stack, index=index))
-    return found
+                by_id.setdefault(id(inner), Place(stack=stack, index=index))
+    return by_id
 
 
 def places_by_name(model: nn.Module) -> dict[str, Place]:
@@ -84,10 +84,10 @@ def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
         # a decoder's stack, where an encoder has one as long
         if stack.length not in by_length or "encoder" in by_length[stack.length].path.split("."):
             by_length[stack.length] = stack
-    found = [stack for length, stack in by_length.items() if n_caches % length == 0]
-    if not found and len(by_length) == 1:
-        found = [stack for length, stack in by_length.items() if n_caches < length]
-    return by_length.get(n_caches) or (found[0] if len(found) == 1 else None)
+    candidates = [stack for length, stack in by_length.items() if n_caches % length == 0]
+    if not candidates and len(by_length) == 1:
+        candidates = [stack for length, stack in by_length.items() if n_caches < length]
+    return by_length.get(n_caches) or (candidates[0] if len(candidates) == 1 else None)
 
 
 def described(layer: nn.Module) -> tuple[object, ...]:
@@ -157,9 +157,9 @@ def law(
     if kind.isdisjoint(rest):
         far = [{name: FAR} for name, n in fields.items() if n == stack.length] if rest else []
         for change in (*_changes(fields, stack.length), *far):
-            found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
-            if found is not None:
-                seen.append(({**fields, **change}, found))
+            n_layers = _count(layout_at({**fields, **change}), stack.path, kind, rest)
+            if n_layers is not None:
+                seen.append(({**fields, **change}, n_layers))
     if len(seen) > 2:
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
         for more, laws in (
@@ -167,18 +167,18 @@ def law(
             (_longer(fields, stack.length), _begun_somewhere(sorted(moved))),
         ):
             for change in more:
-                found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
-                if found is not None:
-                    seen.append(({**fields, **change}, found))
+                n_layers = _count(layout_at({**fields, **change}), stack.path, kind, rest)
+                if n_layers is not None:
+                    seen.append(({**fields, **change}, n_layers))
             for expr in laws:
-                if all(_value(expr, at) == found for at, found in seen):
+                if all(_value(expr, at) == n_layers for at, n_layers in seen):
                     tried = len(seen) - 1
                     return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
         for name in (name for name, number in fields.items() if number == stack.length):
             layers = (layout_at({**fields, name: FAR}) or {}).get(stack.path, ())
-            repeated = _repeated(name, [one in kind for one in layers])
+            repeated = _repeated(name, [layer in kind for layer in layers])
             own = [(at, n) for at, n in seen if {**at, name: fields[name]} == fields]
-            known = len(own) > 2 and all(one in kind or one in rest for one in layers)
+            known = len(own) > 2 and all(layer in kind or layer in rest for layer in layers)
             if known and repeated is not None and all(_value(repeated, at) == n for at, n in own):
                 only, tried = frozenset([name]), len(own) - 1
                 return Law(expr=repeated, count=count, confirmed=tried, moved=only, alone=True)
@@ -222,12 +222,12 @@ def _longer(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
         yield from ({name: n} for n in TRIED_LONG if n != length)
 
 
-def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]) -> int | None:
-    layers = (found or {}).get(path)
+def _count(layout: Layout | None, path: str, kind: set[object], rest: set[object]) -> int | None:
+    layers = (layout or {}).get(path)
     # a layer of neither kind was not there before: nothing can be said
-    if layers is None or any(one not in kind and one not in rest for one in layers):
+    if layers is None or any(layer not in kind and layer not in rest for layer in layers):
         return None
-    return sum(one in kind for one in layers)
+    return sum(layer in kind for layer in layers)
 
 
 def _candidates(fields: list[str], with_first: bool) -> Iterator[sympy.Expr]:
@@ -324,10 +324,10 @@ class FormDiffers(WrongHint):
 
 def summed(parts: tuple[CodePart, ...]) -> dict[str, sympy.Expr]:
     """Sum the parts of each role, each as often as there are such layers."""
-    found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
+    sums: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for part in parts:
-        found[part.role] += part.expr * (1 if part.layers is None else part.layers.expr)
-    return {role: sympy.expand(expr) for role, expr in found.items() if expr != 0}
+        sums[part.role] += part.expr * (1 if part.layers is None else part.layers.expr)
+    return {role: sympy.expand(expr) for role, expr in sums.items() if expr != 0}
 
 
 def without_law(part: CodePart) -> CodePart:
@@ -344,12 +344,12 @@ def agrees(
     measured: dict[str, sympy.Expr],
 ) -> bool:
     """Tell whether a form gives what was measured, role by role."""
-    found = {
+    counts = {
         role: expr.xreplace({s: sympy.Integer(numbers[s]) for s in expr.free_symbols}).doit()
         for role, expr in by_role.items()
     }
-    roles = {*found, *measured}
-    return all(found.get(role, 0) == measured.get(role, 0) for role in roles)
+    roles = {*counts, *measured}
+    return all(counts.get(role, 0) == measured.get(role, 0) for role in roles)
 
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
@@ -365,9 +365,9 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
     for role, expr in outside.items():
         if expr != 0:
             yield CodePart(role=role, expr=expr, layers=None, where="")
-    for stack, found in layers.items():
+    for stack, of_stack in layers.items():
         kinds: dict[tuple[tuple[str, sympy.Expr], ...], set[int]] = defaultdict(set)
-        for index, exprs in found.items():
+        for index, exprs in of_stack.items():
             kinds[tuple(sorted((r, e) for r, e in exprs.items() if e != 0))].add(index)
         for kind, indices in kinds.items():
             if not kind:
@@ -381,10 +381,10 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
 
 def totals(amounts: Amounts) -> dict[str, sympy.Expr]:
     """Sum over layers, by role."""
-    found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
+    sums: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for (role, _), expr in amounts.items():
-        found[role] += expr
-    return {role: sympy.expand(expr) for role, expr in found.items()}
+        sums[role] += expr
+    return {role: sympy.expand(expr) for role, expr in sums.items()}
 
 
 def counting(parts: tuple[CodePart, ...]) -> set[str]:
@@ -400,12 +400,12 @@ def moved(parts: tuple[CodePart, ...]) -> set[str]:
 
 def limits(parts: tuple[CodePart, ...]) -> tuple[sympy.Basic, ...]:
     """State that no kind has fewer than 0 layers: a ≥ b where there are a - b of them."""
-    found: dict[sympy.Basic, None] = {}
+    relations: dict[sympy.Basic, None] = {}
     for law in {part.layers for part in parts if part.layers}:
         pair = sorted(law.expr.as_coefficients_dict().items(), key=lambda term: term[1])
         if [c for _, c in pair] == [-1, 1] and all(x.is_Symbol for x, _ in pair):
-            found[sympy.Ge(pair[1][0], pair[0][0])] = None
-    return tuple(found)
+            relations[sympy.Ge(pair[1][0], pair[0][0])] = None
+    return tuple(relations)
 
 
 def _ranges(indices: set[int]) -> str:

@@ -247,13 +247,13 @@ def traced_forward(
         runner.counter, runner.ordinary = counter, OneExpert
         prefill, cache = runner.prefill()
         assumed = tuple(sorted(runner.assumed))
-        one = runner.last_token() if decode and cache is not None else None
-        kept = (None, None) if cache is None else _cached(cache, model, sizes)
+        last = runner.last_token() if decode and cache is not None else None
+        amounts = (None, None) if cache is None else _cached(cache, model, sizes)
         return TracedRun(
             prefill=products_of(prefill, sizes, where),
-            decode=None if one is None else products_of(one, sizes, where),
-            cache=kept[0],
-            state=kept[1],
+            decode=None if last is None else products_of(last, sizes, where),
+            cache=amounts[0],
+            state=amounts[1],
             assumed=assumed,
         )
 
@@ -272,15 +272,15 @@ def flops_of_roles(products: Products, *, idle: bool = False) -> Amounts:
     """Sum each token's chosen experts alone, without rotary tables, by role; or what
     the code runs besides (`idle`), on experts that a token did not choose.
     """
-    found: Amounts = defaultdict(lambda: 0)
+    amounts: Amounts = defaultdict(lambda: 0)
     for charge, place, flops in products:
         role, is_idle = charge.role or "other", charge.operator == IDLE
         if idle:
             if is_idle:
-                found[role, place] += flops
+                amounts[role, place] += flops
         elif is_idle or charge.counted:
-            found[role, place] += -flops if is_idle else flops
-    return dict(found)
+            amounts[role, place] += -flops if is_idle else flops
+    return dict(amounts)
 
 
 def with_kv_len(amounts: Amounts) -> Amounts:
@@ -290,7 +290,7 @@ def with_kv_len(amounts: Amounts) -> Amounts:
 
 def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
     """Measure the bytes of keys and values, those of an encoder apart, and of recurrent state."""
-    kept: Amounts = defaultdict(lambda: 0)
+    amounts: Amounts = defaultdict(lambda: 0)
     state: Amounts = defaultdict(lambda: 0)
     parts = {"self-attention": cache}
     if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
@@ -302,16 +302,16 @@ def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amo
         layers = getattr(part, "layers", None)
         stack = stack_of_caches(len(layers), model) if isinstance(layers, list) else None
         if not isinstance(layers, list) or stack is None:
-            found = measure_cache(part)
-            kept[name, None] += sizes.expr(found.kv_bytes)
-            state["state", None] += sizes.expr(found.state_bytes)
+            measured = measure_cache(part)
+            amounts[name, None] += sizes.expr(measured.kv_bytes)
+            state["state", None] += sizes.expr(measured.state_bytes)
             continue
         for index, layer in enumerate(layers):
             at = index * stack.length // max(len(layers), stack.length)
-            found, place = measure_cache([layer]), Place(stack=stack, index=at)
-            kept[name, place] += sizes.expr(found.kv_bytes)
-            state["state", place] += sizes.expr(found.state_bytes)
-    return dict(kept), dict(state)
+            measured, place = measure_cache([layer]), Place(stack=stack, index=at)
+            amounts[name, place] += sizes.expr(measured.kv_bytes)
+            state["state", place] += sizes.expr(measured.state_bytes)
+    return dict(amounts), dict(state)
 
 
 QUANTITIES = (
@@ -365,16 +365,16 @@ def apart(sizes: dict[str, int], names: dict[str, str]) -> dict[str, int]:
 
     `names` gives, for a name of the number of key/value heads, that of the number of heads.
     """
-    found: dict[str, int] = {}
+    differing: dict[str, int] = {}
     if any(name.endswith("kv_lora_rank") for name in sizes):
-        return found  # latent attention knows one number of heads
+        return differing  # latent attention knows one number of heads
     for name, value in sizes.items():
         last = name.rpartition(".")[2]
         if last in names and value % 2 == 0 and value > 3:
             heads = name.removesuffix(last) + names[last]
             if sizes.get(heads) == value:
-                found[name] = value // 2
-    return found
+                differing[name] = value // 2
+    return differing
 
 
 class SymbolicBook(ReferenceBook):
@@ -481,21 +481,21 @@ class ReferenceTrace:
         raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
 
     def _params(self, active: bool) -> Amounts:
-        found: Amounts = defaultdict(lambda: 0)
+        amounts: Amounts = defaultdict(lambda: 0)
         with self.sizes.tracing():
             for path, _, tensor in owned(self._model):
                 values = active_values(path[-1], tensor) if active else tensor.numel()
                 key = role_of(path) or "other", self._places.get(id(path[-1]))
-                found[key] += self.sizes.expr(values)
-        return dict(found)
+                amounts[key] += self.sizes.expr(values)
+        return dict(amounts)
 
     def _flops(self, counter: FlopCounter, *, causal: bool = False) -> Amounts:
         products = products_of(counter, self.sizes, self._by_name)
         if causal:
             assert isinstance(counter.book, SymbolicBook)
             masks = dict.fromkeys(charge.detail for charge, _, _ in products if charge.detail)
-            kept = {sees: self._share_kept(counter.book.seen[sees]) for sees in masks}
-            products = [(c, at, flops * kept.get(c.detail, 1)) for c, at, flops in products]
+            shares = {sees: self._share_kept(counter.book.seen[sees]) for sees in masks}
+            products = [(c, at, flops * shares.get(c.detail, 1)) for c, at, flops in products]
         return flops_of_roles(products)
 
     def _share_kept(self, sees: Visibility) -> sympy.Expr:
@@ -503,14 +503,14 @@ class ReferenceTrace:
         return kept_pairs(sees, self.sizes) / every
 
     def _cache(self, cache: Cache) -> Amounts:
-        found: Amounts = {}
+        amounts: Amounts = {}
         layers = self._model.last_stack.layers
         stack, _ = next((s, m) for s, m in stacks(self._model) if m is layers)
-        for name, kept in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
-            for index, layer in enumerate(kept):
+        for name, caches in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
+            for index, layer in enumerate(caches):
                 place = Place(stack=stack, index=index)
-                found[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
-        return found
+                amounts[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
+        return amounts
 
 
 class ReferenceSource:
@@ -541,13 +541,13 @@ class ReferenceSource:
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
         """Return the numbers that may say how many blocks there are of a kind."""
-        found = {
+        fields = {
             name: value
             for name in OUR_LAYERS
             if type(value := getattr(self._spec, name)) is int
             and value > (1 if name == "moe_every" else 0)  # every block: no pattern
         }
-        return {**found, **{letter.name: number for letter, number in constants.items()}}
+        return {**fields, **{letter.name: number for letter, number in constants.items()}}
 
     def ways(self) -> Iterator[Way]:
         """Yield the ways to build with symbols, best first."""
@@ -589,8 +589,8 @@ class ReferenceSource:
         """Measure a quantity of a module that was built with numbers, by role."""
         assert isinstance(module, Model)
         if quantity in OF_PARAMS:
-            found = measure_params(module)
-            return found.by_role if quantity == "params" else found.active_by_role
+            measured = measure_params(module)
+            return measured.by_role if quantity == "params" else measured.active_by_role
         if quantity == "state_bytes":  # states are not traced here
             return None
         return measure_forward(module, workload).parts(quantity)
@@ -658,12 +658,12 @@ def traced_module(
 
 def configs_of(config: PreTrainedConfig) -> list[tuple[PreTrainedConfig, str]]:
     """List a config and those inside it, with what their fields' names begin with."""
-    found = [(config, "")]
+    configs = [(config, "")]
     for name in getattr(config, "sub_configs", {}) or {}:
         part = getattr(config, name, None)
         if part is not None and not isinstance(part, dict):
-            found += [(inner, f"{name}.{prefix}") for inner, prefix in configs_of(part)]
-    return found
+            configs += [(inner, f"{name}.{prefix}") for inner, prefix in configs_of(part)]
+    return configs
 
 
 def size_values(source: str | Json) -> dict[str, int]:
@@ -697,7 +697,7 @@ def layer_fields(source: str | Json, constants: dict[sympy.Symbol, int]) -> dict
     of layers, which of them are of another kind, and what code made constant, perhaps for that.
     """
     _, config, _ = chosen_class(source)
-    found = {
+    fields = {
         prefix + name: value
         for owner, prefix in configs_of(config)
         for name, value in vars(owner).items()
@@ -705,7 +705,7 @@ def layer_fields(source: str | Json, constants: dict[sympy.Symbol, int]) -> dict
         and type(value) is int
         and value > _EVERY.get(name, 0)
     }
-    return {**found, **{letter.name: number for letter, number in constants.items()}}
+    return {**fields, **{letter.name: number for letter, number in constants.items()}}
 
 
 def with_fields(source: str | Json, values: dict[str, int]) -> Json:
@@ -717,12 +717,12 @@ def with_fields(source: str | Json, values: dict[str, int]) -> Json:
     config = default_config(source) if isinstance(source, str) else dict(source)
     inner = _inner(source)
     inside = {name.rpartition(".")[0] for name in values} - {""}
-    kept = {
+    fields = {
         name: value
         for name, value in layer_fields(source, {}).items()
         if name.rpartition(".")[0] in inside
     }
-    for name, value in {**kept, **values}.items():
+    for name, value in {**fields, **values}.items():
         *parts, last = (inner + name).split(".")
         owner = config
         for part in parts:
@@ -740,22 +740,22 @@ def _layers_spelled_out(source: str | Json, values: dict[str, int]) -> Json:
     match getattr(config, "attention_types", None):
         case [[[*kinds], int()]] if kinds:
             times, rest = divmod(values["num_layers"], len(kinds))
-            told = [[kinds, times], [kinds[:rest], 1]]
-            return {"attention_types": [one for one in told if one[0] and one[1]]}
+            runs = [[kinds, times], [kinds[:rest], 1]]
+            return {"attention_types": [run for run in runs if run[0] and run[1]]}
     return {}
 
 
 def _inner(source: str | Json) -> str:
     """Return the prefix of fields' names in the whole config, where a class takes a part of it."""
     _, config, choice = chosen_class(source)
-    whole = config_class(choice.model_type)
-    if isinstance(config, whole):
+    config_of = config_class(choice.model_type)
+    if isinstance(config, config_of):
         return ""
     return next(
         (
             f"{name}."
             for name in ("text_config", "decoder")
-            if name in getattr(whole, "sub_configs", {})
+            if name in getattr(config_of, "sub_configs", {})
         ),
         "",
     )
@@ -782,21 +782,21 @@ class TransformersTrace:
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
             every, active = traced_params(self._module, self._roles, self.sizes)
-            found = every if quantity == "params" else active
-            if found is None:
+            amounts = every if quantity == "params" else active
+            if amounts is None:
                 raise NotTraced("nothing says how many experts a token meets")
-            return found, ()
+            return amounts, ()
         decode = "decode" in quantity
         run = self._run(seq_len, decode)
-        found = {"kv_cache_bytes": run.cache, "state_bytes": run.state}.get(quantity)
+        amounts = {"kv_cache_bytes": run.cache, "state_bytes": run.state}.get(quantity)
         products = run.decode if decode else run.prefill
         if quantity not in IN_BYTES and products is not None:
             idle = quantity in IDLE_OF.values()
-            found = flops_of_roles(products, idle=idle)
-            found = with_kv_len(found) if decode else found
-        if found is None:
+            amounts = flops_of_roles(products, idle=idle)
+            amounts = with_kv_len(amounts) if decode else amounts
+        if amounts is None:
             raise NotTraced(f"its class does not generate: there is no {quantity}")
-        return found, run.assumed
+        return amounts, run.assumed
 
     def _run(self, seq_len: int, decode: bool) -> TracedRun:
         key = seq_len, decode
@@ -813,10 +813,10 @@ class TransformersTrace:
                     )
             except Exception as error:
                 self._runs[key] = error
-        found = self._runs[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        run = self._runs[key]
+        if isinstance(run, Exception):
+            raise run
+        return run
 
 
 class TransformersSource:
@@ -898,8 +898,8 @@ class TransformersSource:
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
-            found = measure_any_params(module, Roles(module))
-            return found.by_role if quantity == "params" else found.active_by_role
+            measured = measure_any_params(module, Roles(module))
+            return measured.by_role if quantity == "params" else measured.active_by_role
         key = id(module), workload
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
             run = measure_any_forward(module, workload, Roles(module))

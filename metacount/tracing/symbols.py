@@ -141,22 +141,22 @@ class Sizes:
     @property
     def constants(self) -> dict[sympy.Symbol, int]:
         """Sizes that the code turned into numbers."""
-        found = {}
+        constants = {}
         for raw, letter in self._letters.items():
             now = self.env.replace(raw)
             if now.is_Integer:
-                found[letter] = int(now)
-        return found
+                constants[letter] = int(now)
+        return constants
 
     @property
     def equalities(self) -> list[sympy.Rel]:
         """Sizes that the code made equal to others: each as a relation."""
-        found = []
+        relations = []
         for raw, letter in self._letters.items():
             now = self.env.replace(raw)
             if now != raw and not now.is_Integer:
-                found.append(sympy.Eq(letter, self.plain(now), evaluate=False))
-        return found
+                relations.append(sympy.Eq(letter, self.plain(now), evaluate=False))
+        return relations
 
     def value(self, expr: sympy.Basic) -> sympy.Basic:
         """Evaluate an expression at the hints, exactly."""
@@ -208,36 +208,36 @@ class Sizes:
 
     def _quotient(self, args: list[sympy.Expr]) -> sympy.Expr:
         above, below = args
-        whole = sympy.cancel(above / below)
-        if whole.is_integer:
-            return whole
+        quotient = sympy.cancel(above / below)
+        if quotient.is_integer:
+            return quotient
         if self.value(above) % self.value(below) == 0:
             self.conditions[divides(below, above)] = None
-            return whole
+            return quotient
         extra, rest = above.as_coeff_Add()
         if below.is_Integer and 0 < extra < below and self.value(rest) % below == 0:
             # (x + 1)//2 of an even x
             self.conditions[divides(below, rest)] = None
             return rest / below
-        whole = sympy.cancel(rest / below)
-        if whole.is_integer and -SMALLEST <= extra < 0:
-            return whole - 1  # (3·x - 1)//x
+        quotient = sympy.cancel(rest / below)
+        if quotient.is_integer and -SMALLEST <= extra < 0:
+            return quotient - 1  # (3·x - 1)//x
         return sympy.floor(above / below)
 
     def _remainder(self, above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
-        whole = sympy.cancel(above / below)
-        if whole.is_integer:
+        quotient = sympy.cancel(above / below)
+        if quotient.is_integer:
             return sympy.Integer(0)
         if self.value(above) % self.value(below) == 0:
             self.conditions[divides(below, above)] = None
             return sympy.Integer(0)
         if not above.free_symbols:
             return sympy.Mod(above, below)
-        whole = sympy.floor(sympy.expand(above / below)).replace(
+        quotient = sympy.floor(sympy.expand(above / below)).replace(
             lambda e: isinstance(e, sympy.floor) and e.args[0].could_extract_minus_sign(),
             lambda e: -sympy.ceiling(-e.args[0]),
         )
-        return sympy.expand(above - below * whole)
+        return sympy.expand(above - below * quotient)
 
     def _extreme(self, kind: str, args: list[sympy.Expr]) -> sympy.Expr:
         best = (max if kind == "Max" else min)(args, key=self.value)
@@ -260,17 +260,17 @@ class divides(sympy.Function):
 
 def known_counts(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """Find numbers for ⌈S/c⌉: 1 where a domain says S ≤ c, n where it says ⌈S/c⌉ = n."""
-    found = {}
+    counts = {}
     for relation in domain:
         if not isinstance(relation, sympy.Rel):
             continue
         left, right = relation.args
         if isinstance(relation, sympy.Eq) and isinstance(left, sympy.ceiling) and right.is_Integer:
-            found[left] = right
+            counts[left] = right
         size = right.is_Symbol or right.is_Integer
         if isinstance(relation, sympy.Le | sympy.Lt) and left.is_Symbol and size:
-            found[sympy.ceiling(left / right)] = sympy.Integer(1)
-    return found
+            counts[sympy.ceiling(left / right)] = sympy.Integer(1)
+    return counts
 
 
 def in_one_chunk(relation: sympy.Rel) -> sympy.Rel:
@@ -320,15 +320,15 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> sympy.Expr:
         _must_be_even(exprs["window"], sizes)
     marks = _marks(sees.kind, exprs)
     chunked = sees.chunked and "window" in exprs
-    whole = (exprs["n_keys"] / exprs["window"]) if chunked else sympy.Integer(1)
+    chunks = (exprs["n_keys"] / exprs["window"]) if chunked else sympy.Integer(1)
     for kept_marks, fits in ([], False), (marks, False), (marks, True):
-        if fits and not sizes.value(whole).is_integer:
+        if fits and not sizes.value(chunks).is_integer:
             continue
         order = _order([sizes.value(mark) for mark in kept_marks])
         every = (
             p
             for p in _points(letters, exprs, kept_marks, order, largest)
-            if not fits or _at(whole, letters, p).is_integer
+            if not fits or _at(chunks, letters, p).is_integer
         )
         form = _solved(sees, exprs, letters, list(itertools.islice(every, POINTS)))
         if form is None:
@@ -442,8 +442,8 @@ class _Whole(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> int | torch.SymInt:
         if args and isinstance(args[0], SYMBOLIC):
-            whole: torch.SymInt = torch.sym_int(args[0])
-            return whole
+            number: torch.SymInt = torch.sym_int(args[0])
+            return number
         return int(*args, **kwargs)
 
 

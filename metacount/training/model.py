@@ -102,7 +102,7 @@ def _adapt(
             )
         )
     chosen = [
-        one for one in linear if ALL_LINEAR in setup.lora_targets or one[1] in setup.lora_targets
+        pair for pair in linear if ALL_LINEAR in setup.lora_targets or pair[1] in setup.lora_targets
     ]
     made: dict[int, Adapted] = {}
     for owner, name, base in chosen:
@@ -122,8 +122,8 @@ def _freeze(model: nn.Module, names: tuple[str, ...]) -> None:
             close = nearest(
                 name, {part for parts in own for part in parts}, "`metacount tree` shows them"
             )
-            said = f"nothing of the model with parameters is called {shown(name)}"
-            raise InputError(f"freeze: {said}; {close}")
+            problem = f"nothing of the model with parameters is called {shown(name)}"
+            raise InputError(f"freeze: {problem}; {close}")
         for path, parameter in model.named_parameters(remove_duplicate=False):
             if any(path == start or path.startswith(f"{start}.") for start in frozen):
                 parameter.requires_grad_(False)
@@ -143,12 +143,12 @@ class FusedAttention(TorchFunctionMode):
     On meta torch writes it out, which no device does that has a kernel for it.
     """
 
-    def __init__(self, way: str, said: set[str]) -> None:
+    def __init__(self, way: str, notes: set[str]) -> None:
         """Choose the kernel by `way`; `said` takes what is to be said of the kernel's calls."""
         super().__init__()
-        self._said = said
+        self._said = notes
         kernels: dict[str, Callable[..., Tensor]] = {
-            "sdpa": partial(as_on_cpu, said),
+            "sdpa": partial(as_on_cpu, notes),
             "flash": by_flash,
         }
         self._run = kernels.get(way)
@@ -173,7 +173,7 @@ class FusedAttention(TorchFunctionMode):
 
 
 def as_on_cpu(
-    said: set[str],
+    notes: set[str],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -185,15 +185,15 @@ def as_on_cpu(
     """Run attention as torch's CPU does: by its fused kernel, or the products where it has none."""
     plain = query.dim() == 4 and not dropout_p
     if not plain or not cpu_fuses(query, key, value, attn_mask, causal=is_causal):
-        said.add(WRITTEN_OUT)
+        notes.add(WRITTEN_OUT)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **how
         )
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        kept, hidden = (
+        seen, hidden = (
             torch.scalar_tensor(x, dtype=query.dtype, device="meta") for x in (0.0, -torch.inf)
         )
-        attn_mask = torch.where(attn_mask, kept, hidden)
+        attn_mask = torch.where(attn_mask, seen, hidden)
     out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=how.get("scale")
     )[0]
@@ -267,13 +267,15 @@ def _keeps(
 
 def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the layers of each outermost `ModuleList`, by name."""
-    found: dict[str, nn.Module] = {}
+    children: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{layer}.") for layer in found)
+        inside = any(path.startswith(f"{layer}.") for layer in children)
         if isinstance(module, nn.ModuleList) and not inside:
-            found.pop(path, None)  # a list has no forward that could be run again
-            found |= {f"{path}.{n}" if path else n: child for n, child in module.named_children()}
-    return found
+            children.pop(path, None)  # a list has no forward that could be run again
+            children |= {
+                f"{path}.{n}" if path else n: child for n, child in module.named_children()
+            }
+    return children
 
 
 Modes = Callable[[], AbstractContextManager[None]]

@@ -179,7 +179,7 @@ def made(
             raise InputError(f"this torch ({torch.__version__}) has no Muon: choose adamw")
         chosen = {id(p) for p in matrices}
         rest = [p for p in updated if id(p) not in chosen]
-        found = [muon(matrices, lr=RATE)] if matrices else []
-        return [*found, torch.optim.AdamW(rest, **way)] if rest else found
+        optimizers = [muon(matrices, lr=RATE)] if matrices else []
+        return [*optimizers, torch.optim.AdamW(rest, **way)] if rest else optimizers
     momentum = 0.9 if setup.optimizer == "sgd-momentum" else 0.0
     return [torch.optim.SGD(updated, momentum=momentum, **way)]

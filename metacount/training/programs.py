@@ -18,8 +18,8 @@ from metacount.measure.theirs import (
     Ordinary,
     Roles,
     Runner,
+    asked_module,
     quiet,
-    told,
 )
 from metacount.measure.transformers_private import attention_way
 from metacount.modules.attention import ScaledDotProduct, Visibility
@@ -58,8 +58,8 @@ def reference_program(
     def run(ids: Tensor, source: Tensor | None = None) -> Tensor:
         memory = None if source is None else model.encode(source)
         out = model(ids, memory_BTD=memory, prefix_len=min(workload.prefix_len, workload.seq_len))
-        found: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
-        return found
+        values: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
+        return values
 
     return Program(
         model=model,
@@ -163,7 +163,7 @@ def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Progr
         return out[0] if logits is None else logits
 
     main = given.get("decoder_input_ids", given.get("input_ids"))
-    found = told(model, "get_output_embeddings")
+    found = asked_module(model, "get_output_embeddings")
     head = found if isinstance(found, nn.Module) else None
     return Program(
         model=model,
@@ -186,12 +186,12 @@ def _modes(ordinary: Ordinary) -> Iterator[None]:
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """Find the layers that transformers itself checkpoints, else children of outermost lists."""
-    found: dict[str, nn.Module] = {}
+    counts: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{layer}.") for layer in found)
+        inside = any(path.startswith(f"{layer}.") for layer in counts)
         if not inside and any(kind.__name__ == LAYER for kind in type(module).__mro__):
-            found[path] = module
-    return found or outermost_layers(model)
+            counts[path] = module
+    return counts or outermost_layers(model)
 
 
 @contextmanager
@@ -207,8 +207,8 @@ def attending(model: Any, attention: str) -> Iterator[None]:
         with quiet():
             model.set_attn_implementation(NAME if attention == "flash" else attention)
     except ValueError as error:
-        said = " ".join(str(error).split())[:160]
-        raise InputError(f"attention {attention}: {said}; choose eager") from None
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"attention {attention}: {reason}; choose eager") from None
     try:
         yield
     finally:

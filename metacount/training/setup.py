@@ -81,8 +81,8 @@ class Setup:
 
     def to_dict(self) -> Json:
         """Return every field, in order."""
-        found = {name: getattr(self, name) for name in fields(type(self))}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        data = {name: getattr(self, name) for name in fields(type(self))}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in data.items()}
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
@@ -191,8 +191,8 @@ class Training:
 
     def to_dict(self) -> Json:
         """Return every field as plain data."""
-        found = {name: getattr(self, name) for name in fields(Training)}
-        found["timeline"] = [
+        data = {name: getattr(self, name) for name in fields(Training)}
+        data["timeline"] = [
             {name: getattr(stage, name) for name in fields(Stage)} for stage in self.timeline
         ]
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in data.items()}

@@ -151,7 +151,7 @@ class Ledger:
 
         `part_of` says of storages what they are a part of; others are `OTHER`.
         """
-        found: dict[tuple[str, str], Counter[str]] = {}
+        peaks: dict[tuple[str, str], Counter[str]] = {}
         alive: Counter[str] = Counter()
         marks = iter([*self._marks, Mark(len(self._events) + 1, "", "")])
         at, following = Mark(0, "", ""), next(marks)
@@ -161,9 +161,9 @@ class Ledger:
             number = abs(event) - 1
             part = part_of.get(number, OTHER)
             alive[part] += self.bytes[number] if event > 0 else -self.bytes[number]
-            if alive.total() > found.get(at[1:], Counter()).total():
-                found[at[1:]] = Counter(alive)
-        return found
+            if alive.total() > peaks.get(at[1:], Counter()).total():
+                peaks[at[1:]] = Counter(alive)
+        return peaks
 
     def close(self) -> None:
         """Forget the storages that are alive: what becomes of them is no part of the step."""
@@ -237,10 +237,10 @@ class StepCounter(FlopCounter, Watch):
             asks = func.overloadpacket is aten._local_scalar_dense
             of_meta = isinstance(args[0], Tensor) and args[0].is_meta
             return 1.0 if asks and of_meta else NotImplemented
-        found = super().answer(func, args)
-        if isinstance(found, Tensor):
-            self.ledger.number(found)
-        return found
+        answered = super().answer(func, args)
+        if isinstance(answered, Tensor):
+            self.ledger.number(answered)
+        return answered
 
     def note(self, func: OpOverload, out: object) -> None:
         """Follow what the operator made."""
@@ -258,12 +258,12 @@ class StepCounter(FlopCounter, Watch):
         if self.phase == BACKWARD and not self._recomputing:
             number = running_node_number()
             at = -1 if number is None else bisect_right(self._starts, number) - 1
-            found = self._makers[at] if at >= 0 else None
+            maker = self._makers[at] if at >= 0 else None
         else:
-            found = (self._running(), None)
-        if found is not None:
-            self._last_place = self._place_of(found[0])
-        return found
+            maker = (self._running(), None)
+        if maker is not None:
+            self._last_place = self._place_of(maker[0])
+        return maker
 
     def _running(self) -> str:
         return super()._running() or (LOSS if self.phase == LOSS else "")
@@ -337,11 +337,11 @@ class StepCounter(FlopCounter, Watch):
         """Say of what is kept which node keeps it, and forget what nobody keeps any more."""
         names = graph_names(loss)
         living = self.ledger.living()
-        self.kept = {number: kept for number, kept in self.kept.items() if number in living}
-        for number, kept in self.kept.items():
+        self.kept = {number: store for number, store in self.kept.items() if number in living}
+        for number, store in self.kept.items():
             if number in self._node_of:
                 name = names.get(self._node_of[number], "")
-                self.kept[number] = kept._replace(operator=name)
+                self.kept[number] = store._replace(operator=name)
 
     def charged(self, phase: str) -> Iterator[tuple[Charge, int]]:
         """Yield the charges of a phase that belong to the figures."""
@@ -351,17 +351,17 @@ class StepCounter(FlopCounter, Watch):
 
     def flops(self, phase: str, by: str) -> dict[str, int]:
         """Sum the FLOPs of a phase by `role`, `operator` or `module`."""
-        found: Counter[str] = Counter()
+        sums: Counter[str] = Counter()
         for charge, flops in self.charged(phase):
-            found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
-        return in_order(found) if by == "role" else dict(found)
+            sums[getattr(charge, by) or ("other" if by == "role" else "")] += flops
+        return in_order(sums) if by == "role" else dict(sums)
 
     def kept_bytes(self, by: str) -> dict[str, int]:
         """Sum by `role`, `operator` or `module` the bytes that the backward keeps."""
-        found: Counter[str] = Counter()
-        for number, kept in self.kept.items():
-            found[getattr(kept, by)] += self.ledger.bytes[number]
-        return in_order(found) if by == "role" else dict(found)
+        sums: Counter[str] = Counter()
+        for number, store in self.kept.items():
+            sums[getattr(store, by)] += self.ledger.bytes[number]
+        return in_order(sums) if by == "role" else dict(sums)
 
 
 def in_order(by_role: Counter[str]) -> dict[str, int]:
@@ -391,8 +391,8 @@ class Program:
         if module not in self._places:
             parts = module.split(".")
             paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
-            found = next((path for path in paths if path in self.layers), module)
-            self._places[module] = found
+            layer = next((path for path in paths if path in self.layers), module)
+            self._places[module] = layer
         return self._places[module]
 
 
@@ -455,8 +455,8 @@ class Step:
         for p in self.trained.values():
             if dtype != p.dtype:
                 if not hasattr(p, "grad_dtype"):
-                    said = f"this torch ({torch.__version__}) keeps no gradients of another type"
-                    raise InputError(f"grad_dtype: {said} than the parameters'; leave it out")
+                    problem = f"this torch ({torch.__version__}) keeps no gradients of another type"
+                    raise InputError(f"grad_dtype: {problem} than the parameters'; leave it out")
                 p.grad_dtype = dtype
                 self._stack.callback(setattr, p, "grad_dtype", p.dtype)
 
@@ -569,7 +569,7 @@ def _through_backward(
 ) -> tuple[int, int]:
     """Run forward, loss and backward; return the bytes of the logits and of their float32 copy."""
     ledger = counter.ledger
-    with saved_tensors_hooks(counter.pack, lambda kept: kept):
+    with saved_tensors_hooks(counter.pack, lambda saved: saved):
         with counter.during(FORWARD):
             out = step.forward()
         logits = out if step.program.targets is not None and isinstance(out, Tensor) else None
@@ -591,11 +591,11 @@ def _through_backward(
 
 
 def _gradients(step: Step, ledger: Ledger) -> dict[int, str]:
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, p in step.trained.items():
         if p.grad is not None:
-            found.setdefault(ledger.number(p.grad), name)
-    return found
+            names.setdefault(ledger.number(p.grad), name)
+    return names
 
 
 def _sizes(logits: Tensor, setup: Setup) -> tuple[int, int]:

@@ -21,7 +21,7 @@ def diff_by_role(
     a: Model | TransformersOnly, b: Model | TransformersOnly, request: Workload | Request
 ) -> Diff:
     """Compare two models by role, each as `count` gives it."""
-    (one, parts_a, said_a), (other, parts_b, said_b) = (_measured(m, request) for m in (a, b))
+    (left, parts_a, said_a), (other, parts_b, said_b) = (_measured(m, request) for m in (a, b))
     rows = []
     for name in parts_a:
         both = parts_a[name], parts_b[name]
@@ -35,7 +35,7 @@ def diff_by_role(
         rows.append(
             Row(name=name, stack="", status=status, a=first, b=second, fields={}, forms=("", ""))
         )
-    return Diff(a=one, b=other, rows=tuple(rows), fields={}, notes=(*said_a, *said_b))
+    return Diff(a=left, b=other, rows=tuple(rows), fields={}, notes=(*said_a, *said_b))
 
 
 def _measured(
@@ -57,29 +57,29 @@ def _measured(
     else:
         source = Source(config=model.source.config)
         run, _ = fitted_outside(source, request)
-        (said, *_), _ = outside_witnesses(source, run)
-        params = said.figures["params"]
+        (remarks, *_), _ = outside_witnesses(source, run)
+        params = remarks.figures["params"]
         assert params is not None  # what builds has parameters
-        matmul_flops = said.figures["matmul_flops"]
+        matmul_flops = remarks.figures["matmul_flops"]
         data = {
-            **said.figures,
+            **remarks.figures,
             "param_bytes": params * DTYPE_BYTES[run.dtype],
             "macs": None if matmul_flops is None else matmul_flops // 2,
         }
-        by_role, active = said.parts["by_role"] or {}, said.parts["active_by_role"] or {}
-        flops = said.parts["matmul_flops_by_role"] or {}
-        notes = (f"{model.id}: by role alone, {model.problem}; measured: {said.detail}",)
-    found = {}
+        by_role, active = remarks.parts["by_role"] or {}, remarks.parts["active_by_role"] or {}
+        flops = remarks.parts["matmul_flops_by_role"] or {}
+        notes = (f"{model.id}: by role alone, {model.problem}; measured: {remarks.detail}",)
+    parts = {}
     for role in by_role:
         values = dict.fromkeys(QUANTITIES, 0)
         values["params"] = by_role[role]
         values["active_params"] = active.get(role, 0)
         values["matmul_flops"] = flops.get(role, 0)
-        found[role] = _part(role, values)
-    kept = {**dict.fromkeys(QUANTITIES, 0), "kv_cache_bytes": data["kv_cache_bytes"] or 0}
-    found[CACHE] = _part(CACHE, kept)
+        parts[role] = _part(role, values)
+    sums = {**dict.fromkeys(QUANTITIES, 0), "kv_cache_bytes": data["kv_cache_bytes"] or 0}
+    parts[CACHE] = _part(CACHE, sums)
     figures = {name: data.get(name) for name in COUNTED}
-    return Side(name=model.id, workload=run, figures=figures), found, notes
+    return Side(name=model.id, workload=run, figures=figures), parts, notes
 
 
 def _part(name: str, values: dict[str, int]) -> Part:

@@ -78,15 +78,15 @@ def cases_at_own_layers(
 ) -> Iterator[Case]:
     """Yield the cases once more with as many layers as the model and each of `others` has."""
     done = {spec_of(_generic(model)).n_layers}
-    for one in (model, *others):
-        n_layers = spec_of(one).n_layers
+    for config in (model, *others):
+        n_layers = spec_of(config).n_layers
         if n_layers in done:
             continue
         done.add(n_layers)
         if not isinstance(model, ModelSpec):
-            one = next(_changed(model, "n_layers", [n_layers], spec_of(model)), model)
-        if spec_of(one).n_layers == n_layers:
-            yield from cases(one, others, own_layers=True)
+            config = next(_changed(model, "n_layers", [n_layers], spec_of(model)), model)
+        if spec_of(config).n_layers == n_layers:
+            yield from cases(config, others, own_layers=True)
 
 
 def cases_at_a_limit(model: Json | ModelSpec, name: str) -> Iterator[Case]:
@@ -110,12 +110,12 @@ def shown_cases(model: Json | ModelSpec, asked: tuple[str, ...] = ()) -> list[Ca
     """
     every = list(cases(model))
     of_many = {case.name for case in every if not case.run_as.one_sequence}
-    found = []
+    chosen = []
     for case in every:
         if case.name in of_many or case.name.removesuffix(ONE) not in of_many:
             names = tuple(n for n in case.quantities if not asked or n in asked)
-            found += [Case(**{**vars(case), "quantities": names})] if names else []
-    return found
+            chosen += [Case(**{**vars(case), "quantities": names})] if names else []
+    return chosen
 
 
 def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> Iterator[Case]:
@@ -123,7 +123,7 @@ def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> I
     workload = Workload(seq_len=SEQ_LEN, source_len=53 if spec.has_encoder else None)
     for side, sized in _sides(model):
         text = f"{name}, {side} the window" if side else name
-        one = As(one_sequence=True, tied=run_as.tied)
+        run_as_one = As(one_sequence=True, tied=run_as.tied)
         if side in ("", "below") or (side == "above" and name == "generic sizes"):
             first = OF_A_MODEL if every and side != "above" else ()
             yield Case(
@@ -133,7 +133,9 @@ def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> I
                 run_as=run_as,
                 quantities=(*first, *OF_A_RUN),
             )
-        yield Case(name=text + ONE, model=sized, workload=workload, run_as=one, quantities=OF_A_RUN)
+        yield Case(
+            name=text + ONE, model=sized, workload=workload, run_as=run_as_one, quantities=OF_A_RUN
+        )
 
 
 def _sides(model: Json | ModelSpec) -> Iterator[tuple[str, Json | ModelSpec]]:
@@ -188,9 +190,9 @@ def _generic(model: Json | ModelSpec, *, few: bool = True) -> Json | ModelSpec:
     if spec.attention == "gqa" and spec.n_kv_heads == 1:
         # no divisor but itself (71 heads)
         for heads in _changed(model, "n_heads", [12, 8], spec):
-            found = next(_changed(heads, "n_kv_heads", [4], spec_of(heads)), None)
-            if found is not None:
-                return found
+            config = next(_changed(heads, "n_kv_heads", [4], spec_of(heads)), None)
+            if config is not None:
+                return config
     return model
 
 
@@ -226,8 +228,8 @@ def _besides(
             own = next(_changed(own, "n_kv_heads", [now.n_heads], now), own)
         reached = spec_of(own)
         if (frozenset(small(reached).items()), _tied(reached)) == key:
-            said = [f"{name} = {value}" for name, value in numbers.items()]
-            yield ", ".join([*said, *(["n_kv_heads = n_heads"] if tied else [])]), own, tied
+            texts = [f"{name} = {value}" for name, value in numbers.items()]
+            yield ", ".join([*texts, *(["n_kv_heads = n_heads"] if tied else [])]), own, tied
 
 
 def _tied(spec: ModelSpec) -> bool:
@@ -243,7 +245,7 @@ def _changed(
     """
     key, before = structure(spec), spec.to_dict()
     for number in numbers:
-        found: list[tuple[int, int, Json | ModelSpec]] = []
+        candidates: list[tuple[int, int, Json | ModelSpec]] = []
         for changed in _with(model, name, number, before[name]):
             try:
                 made = spec_of(changed)
@@ -251,9 +253,9 @@ def _changed(
                 continue
             if getattr(made, name) == number and structure(made) == key:
                 other = sum(value != before[field] for field, value in made.to_dict().items())
-                found.append((other, len(found), changed))
-        if found and min(found)[0] <= MOST_CHANGED:
-            yield min(found)[2]
+                candidates.append((other, len(candidates), changed))
+        if candidates and min(candidates)[0] <= MOST_CHANGED:
+            yield min(candidates)[2]
 
 
 def _with(model: Json | ModelSpec, name: str, number: int, now: int) -> Iterator[Json | ModelSpec]:

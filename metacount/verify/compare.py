@@ -42,20 +42,20 @@ def measured_prediction(
     from metacount.modules.build import build_prediction
 
     module = build_prediction(model)
-    found, ran = measure_params(module.layers), measure_prediction(module, run)
+    params, ran = measure_params(module.layers), measure_prediction(module, run)
     assert ran.decode and ran.cache  # prediction modules belong to a decoder
     # a cache of bf16 stands for one in a dtype that no module runs in
     bytes_here = DTYPE_BYTES[run.dtype if run.dtype in DTYPES else "bf16"]
     figures: dict[str, int | None] = {
-        "mtp_params": found.params,
-        "mtp_active_params": found.active_params,
+        "mtp_params": params.params,
+        "mtp_active_params": params.active_params,
         "mtp_matmul_flops": ran.prefill.matmul_flops,
         "mtp_causal_matmul_flops": ran.prefill.causal_matmul_flops,
         "mtp_decode_matmul_flops": ran.decode.matmul_flops,
         "mtp_kv_cache_bytes": ran.cache.kv_bytes // bytes_here * DTYPE_BYTES[run.dtype],
     }
     parts: dict[str, dict[str, int] | None] = {
-        "mtp_by_role": found.by_role,
+        "mtp_by_role": params.by_role,
         "mtp_matmul_flops_by_role": ran.prefill.by_role,
     }
     return figures, parts
@@ -130,10 +130,10 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
     # no module runs in fp8 or int8: the cache is then measured in bf16 and its values re-priced
     dtype = run.dtype if run.dtype in DTYPES else "bf16"
     module = build(spec, dtype=dtype)
-    found = measure_params(module)
+    measured = measure_params(module)
     ran = measure_forward(module, run)
     cache = ran.cache or NO_CACHE  # an encoder's
-    beside, beside_parts = measured_prediction(module, run)
+    prediction, beside_parts = measured_prediction(module, run)
 
     def priced(n_bytes: int) -> int:
         return n_bytes // DTYPE_BYTES[dtype] * DTYPE_BYTES[run.dtype]
@@ -141,9 +141,9 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
     witness = Witness(
         name="reference",
         figures={
-            "params": found.params,
-            "active_params": found.active_params,
-            "active_params_no_embed": found.no_embed,
+            "params": measured.params,
+            "active_params": measured.active_params,
+            "active_params_no_embed": measured.no_embed,
             "matmul_flops": ran.prefill.matmul_flops,
             "causal_matmul_flops": ran.prefill.causal_matmul_flops,
             "decode_matmul_flops": None if ran.decode is None else ran.decode.matmul_flops,
@@ -153,15 +153,15 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
             # a state of another dtype than the module's keeps it
             "state_bytes": tensor_bytes(s for s in cache.states if s.dtype != DTYPES[dtype])
             + priced(tensor_bytes(s for s in cache.states if s.dtype == DTYPES[dtype])),
-            **beside,
+            **prediction,
         },
         parts={
-            "by_role": found.by_role,
-            "active_by_role": found.active_by_role,
+            "by_role": measured.by_role,
+            "active_by_role": measured.active_by_role,
             "matmul_flops_by_role": ran.prefill.by_role,
             "causal_matmul_flops_by_role": ran.prefill.causal_by_role,
             "decode_matmul_flops_by_role": None if ran.decode is None else ran.decode.by_role,
-            "buffers": found.buffers,
+            "buffers": measured.buffers,
             **beside_parts,
         },
         detail=f"our module on meta, torch {torch.__version__}",
@@ -178,16 +178,16 @@ def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
     if published.params is None and published.label is None:
         return None
     compared = compare_published(entry, params)
-    said = f"label {published.label}" if published.params is None else published.params_source or ""
+    text = f"label {published.label}" if published.params is None else published.params_source or ""
     if published.params is None:
         how = {"rounds": "our count rounds to it"}.get(
             compared.status, f"our count differs by {compared.percent}: {compared.explanation}"
         )
-        said = f"{said}; {how}"
+        text = f"{text}; {how}"
     figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
     figures["params"] = published.params
     figures["active_params"] = published.active_params
-    return Witness(name="published", figures=figures, parts=dict.fromkeys(BREAKDOWNS), detail=said)
+    return Witness(name="published", figures=figures, parts=dict.fromkeys(BREAKDOWNS), detail=text)
 
 
 def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
@@ -195,19 +195,19 @@ def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
 
     Each witness is compared with the first one that has an opinion.
     """
-    found = []
+    texts = []
     for name in QUANTITIES:
-        found += _spread(name, [(w.name, w.figures[name]) for w in witnesses])
+        texts += _spread(name, [(w.name, w.figures[name]) for w in witnesses])
     for name in BREAKDOWNS:
-        said = [(w.name, w.parts[name]) for w in witnesses]
-        opinions = [(witness, parts) for witness, parts in said if parts is not None]
+        figures_of = [(w.name, w.parts[name]) for w in witnesses]
+        opinions = [(witness, parts) for witness, parts in figures_of if parts is not None]
         for key in sorted({key for _, parts in opinions for key in parts}):
-            found += _spread(f"{name}.{key}", [(w, parts.get(key, 0)) for w, parts in opinions])
-    return tuple(found)
+            texts += _spread(f"{name}.{key}", [(w, parts.get(key, 0)) for w, parts in opinions])
+    return tuple(texts)
 
 
-def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
-    known = [(witness, value) for witness, value in said if value is not None]
+def _spread(name: str, figures: list[tuple[str, int | None]]) -> list[str]:
+    known = [(witness, value) for witness, value in figures if value is not None]
     return [
         f"{name}: {known[0][0]} - {witness} = {exact(known[0][1])} - {exact(value)} "
         f"= {exact(known[0][1] - value)}"
@@ -229,8 +229,8 @@ def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Worklo
     from metacount.huggingface.module.model import longest_of
 
     longest, key = longest_of(source.config) or (SEQ_LEN, "")
-    said = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
-    return workload.within(longest), said
+    limit = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
+    return workload.within(longest), limit
 
 
 def outside_witnesses(
@@ -255,14 +255,14 @@ def outside_witnesses(
         lines = tuple(differing_layers(spec, workload, module, ran.counters[0]))
     from metacount.huggingface.checkpoint.conversion import checkpoint_of
 
-    found = checkpoint_of(source, module)
-    if found is None:
+    checkpoint = checkpoint_of(source, module)
+    if checkpoint is None:
         return (theirs,), lines
     from metacount.huggingface.checkpoint.compare import TIED, compare, module_tensors
     from metacount.huggingface.checkpoint.formats import quantization_of
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
-    report, convert = found
+    report, convert = checkpoint
     compared = compare(
         module_tensors(module),
         report.tensors,
@@ -300,23 +300,23 @@ def verify(
     witnesses: list[Witness] = []
     lines: tuple[str, ...] = ()
     if spec is not None:
-        run, said = fitted(spec, workload), said_of_length(spec, workload)
+        run, limit = fitted(spec, workload), said_of_length(spec, workload)
         from metacount.verify.operations import differing_operations
 
         reference, ran = reference_witness(spec, run)
         witnesses = [formula_witness(spec, run), reference]
         lines = tuple(differing_operations(spec, run, ran.counters))
-        notes = (*notes, *([said] if said else []), *count(spec, run).warnings)
+        notes = (*notes, *([limit] if limit else []), *count(spec, run).warnings)
     elif source is not None:
-        run, said = fitted_outside(source, workload)
-        notes = (*notes, *([said] if said else []))
+        run, limit = fitted_outside(source, workload)
+        notes = (*notes, *([limit] if limit else []))
     else:
         raise ValueError("a model is a spec or a source: got neither")
     if source is not None:
         # what was asked, not what our side made of it: a mistake in `fitted` must show
         asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
-        theirs, found = outside_witnesses(source, asked, spec)
-        lines += found
+        theirs, notes_of_theirs = outside_witnesses(source, asked, spec)
+        lines += notes_of_theirs
         witnesses += theirs
     if entry is not None:
         formula = witnesses[0]

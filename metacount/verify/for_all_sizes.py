@@ -51,8 +51,8 @@ def differences(
     equal = _equal_by_order((*form.domain, *sides.values()))
     # where chunks fill a sequence, their number is no rounded one
     divided = [c.args for c in form.domain if isinstance(c, divides)]
-    whole = {sympy.floor(above / below): above / below for below, above in divided}
-    found = {}
+    quotients = {sympy.floor(above / below): above / below for below, above in divided}
+    implied = {}
     for role in {**textbook, **code}:
         mine = sympy.sympify(textbook.get(role, 0)).xreplace(
             {least: side.lhs for least, side in sides.items()}
@@ -62,47 +62,55 @@ def differences(
         # no chunk is full where a sequence is shorter than one
         floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
         none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
-        left = left.xreplace(none).xreplace(whole)
+        left = left.xreplace(none).xreplace(quotients)
         # and one chunk holds a sequence that is no longer than it
         above = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.ceiling)]
-        one = {part: sympy.Integer(1) for part, (x, y) in above if is_at_most(x, y, form.domain)}
-        left = left.xreplace(one)
+        equal_to_one = {
+            part: sympy.Integer(1) for part, (x, y) in above if is_at_most(x, y, form.domain)
+        }
+        left = left.xreplace(equal_to_one)
         if any(_reduced(case) != 0 for case in _cases(left)):
-            found[role] = sympy.factor(_reduced(left))
-    return found
+            implied[role] = sympy.factor(_reduced(left))
+    return implied
 
 
 def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """Return the sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S,
     seen from the last token.
     """
-    found: dict[sympy.Expr, sympy.Expr] = {}
+    equal: dict[sympy.Expr, sympy.Expr] = {}
     least = set()
-    for one in domain:
-        if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
+    for relation in domain:
+        if not isinstance(relation, sympy.Rel) or isinstance(relation, sympy.Eq | sympy.Ne):
             continue
-        strict = 1 if isinstance(one, sympy.Gt | sympy.Lt) else 0
-        more = one.lhs - one.rhs if isinstance(one, sympy.Ge | sympy.Gt) else one.rhs - one.lhs
+        strict = 1 if isinstance(relation, sympy.Gt | sympy.Lt) else 0
+        more = (
+            relation.lhs - relation.rhs
+            if isinstance(relation, sympy.Ge | sympy.Gt)
+            else relation.rhs - relation.lhs
+        )
         more = sympy.expand(more - strict).xreplace({symbol("T"): symbol("S")})
         least.add(more)
         if -more in least:
-            lengths = {symbol("S"), symbol("T")} & (one.lhs.free_symbols | one.rhs.free_symbols)
+            lengths = {symbol("S"), symbol("T")} & (
+                relation.lhs.free_symbols | relation.rhs.free_symbols
+            )
             for other in more.free_symbols - {symbol("S")} if lengths else ():
                 if sympy.expand(more - symbol("S") + other) == 0 or more == other - symbol("S"):
-                    found |= {symbol("S"): other, symbol("T"): other}
-    return found
+                    equal |= {symbol("S"): other, symbol("T"): other}
+    return equal
 
 
 def sides_of(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
     """Return which one is smaller where the form was read, for each smaller of two that the
     textbook has (a window, a length), as a condition `smaller ≤ larger`.
     """
-    found = {}
+    sides = {}
     for expr in textbook.values():
         for least in sympy.sympify(expr).atoms(sympy.Min):
             smaller, larger = sorted(least.args, key=lambda arg: value_at(arg, form))
-            found[least] = sympy.Le(smaller, larger, evaluate=False)
-    return found
+            sides[least] = sympy.Le(smaller, larger, evaluate=False)
+    return sides
 
 
 def said_of(side: sympy.Rel, form: CodeForm) -> sympy.Basic:
@@ -135,8 +143,8 @@ def _cases(expr: sympy.Expr) -> sympy.Expr:
             periods[letter] = sympy.ilcm(periods.get(letter, 1), int(below))
     cases = [expr]
     for letter, period in periods.items():
-        whole = sympy.Symbol(f"{letter}_q", integer=True, nonnegative=True)
-        cases = [c.subs(letter, period * whole + r) for c in cases for r in range(period)]
+        quotient = sympy.Symbol(f"{letter}_q", integer=True, nonnegative=True)
+        cases = [c.subs(letter, period * quotient + r) for c in cases for r in range(period)]
     return cases
 
 
@@ -197,10 +205,10 @@ def prove(
     names = [name for name in textbook.forms if not quantities or name in quantities]
     if textbook.spec.recurrent == "none" and "state_bytes" not in quantities:
         names = [name for name in names if name != "state_bytes"]  # nothing keeps a state
-    found = {name: _proof(name, textbook, tracer, workload) for name in names}
-    if textbook.spec.is_moe and "active_params" in found:
-        found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)
-    return tuple(found.values())
+    proofs = {name: _proof(name, textbook, tracer, workload) for name in names}
+    if textbook.spec.is_moe and "active_params" in proofs:
+        proofs["active_params"] = _routed_as_meant(proofs, textbook, tracer, workload)
+    return tuple(proofs.values())
 
 
 def textbook_beside(tracer: Tracer, model: Json | ModelSpec, workload: Workload) -> Textbook:
@@ -222,18 +230,20 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     if any(isinstance(c, unread) for c in form.domain):
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
-    put_right, here = textbook.put_right, tuple[sympy.Eq, ...]()
+    put_right, at_layers = textbook.put_right, tuple[sympy.Eq, ...]()
     left = differences(textbook.forms[quantity], form, put_right)
     if left and (layers := _numbers_of_layers(left, tracer)):
         held = {**put_right, **layers}
         if not differences(textbook.forms[quantity], form, held):
-            left, here = {}, tuple(sympy.Eq(x, n, evaluate=False) for x, n in layers.items())
+            left, at_layers = {}, tuple(sympy.Eq(x, n, evaluate=False) for x, n in layers.items())
     if left and all(expr.has(*ROUNDED) and value_at(expr, form) == 0 for expr in left.values()):
         problem = "letters do not show it, though it is so at the sizes where the code was read"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     sides = sides_of(textbook.forms[quantity], form)
-    said = [one for side in sides.values() if (one := said_of(side, form)) != sympy.true]
-    asked = [*form.domain, *form.ratios, *said, *here]
+    conditions = [
+        condition for side in sides.values() if (condition := said_of(side, form)) != sympy.true
+    ]
+    asked = [*form.domain, *form.ratios, *conditions, *at_layers]
     # from which number on each letter is; a number of layers from its own on
     of_layers = {symbol(name) for name in counting(form.parts)}
     least: dict[sympy.Symbol, int] = dict(form.least)
@@ -276,12 +286,12 @@ def _in_words(
         above, below = made.xreplace(words).as_numer_denom()
         if below != 1 and not (letter in implied and below.is_Integer):
             yield divides(below, above)  # a field of a config is a whole number
-    for one in asked:
-        said = one.xreplace(implied).xreplace(words)
-        if isinstance(said, divides) and sympy.cancel(said.args[1] / said.args[0]).is_integer:
+    for relation in asked:
+        worded = relation.xreplace(implied).xreplace(words)
+        if isinstance(worded, divides) and sympy.cancel(worded.args[1] / worded.args[0]).is_integer:
             continue
-        if said != sympy.true:
-            yield said
+        if worded != sympy.true:
+            yield worded
 
 
 def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sympy.Expr]:
@@ -312,25 +322,25 @@ def _numbers_of_layers(
 
 
 def _routed_as_meant(
-    found: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
+    proofs: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
 ) -> Proof:
     """Return the proof of `active_params`,
     which counts the experts that the config names per token.
 
     It is the code's only where the code's FLOPs, too, are those of so many experts.
     """
-    active = found["active_params"]
+    active = proofs["active_params"]
     if active.problem or active.differences:
         return active
-    flops = found.get("matmul_flops") or _proof("matmul_flops", textbook, tracer, workload)
+    flops = proofs.get("matmul_flops") or _proof("matmul_flops", textbook, tracer, workload)
     if flops.idle is not None:
         why = "the code runs every token through experts that it did not choose"
     elif "moe" in flops.differences:
         why = "the FLOPs of the code are those of another number of experts per token"
     else:
         return active
-    said = f"it counts the experts that the config names per token; {why}: see matmul_flops"
-    return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
+    reason = f"it counts the experts that the config names per token; {why}: see matmul_flops"
+    return Proof(quantity="active_params", differences={}, form=active.form, problem=reason)
 
 
 def _numbers_of_run(
@@ -368,12 +378,12 @@ def _conditions(proof: Proof, write: Callable[[sympy.Expr], str]) -> Iterator[Co
     for name, number in proof.numbers:
         yield Condition(says=f"{name} = {number}", test=f"{name} == {number}")
     least = [sympy.Ge(symbol(name), number, evaluate=False) for name, number in proof.least]
-    for one in (*proof.domain, *least):
-        words = in_words(one, write).replace("config_", "")  # fields of a config alone
+    for relation in (*proof.domain, *least):
+        words = in_words(relation, write).replace("config_", "")  # fields of a config alone
         yield Condition(
-            says="" if _follows(one, proof.domain) else words,
-            test=as_test(one),
-            defaults=tuple(_defaults(proof, {letter.name for letter in one.free_symbols})),
+            says="" if _follows(relation, proof.domain) else words,
+            test=as_test(relation),
+            defaults=tuple(_defaults(proof, {letter.name for letter in relation.free_symbols})),
         )
     for text in () if proof.form is None else proof.form.solved:
         yield Condition(says=text, test="")

@@ -121,8 +121,8 @@ def compare_forwards(
     generator = torch.Generator().manual_seed(2)
     shape = (batch_size, length)
     tokens, source = (torch.randint(vocab, shape, generator=generator) for _ in range(2))
-    whole = sorted(getattr(theirs, "_no_split_modules", None) or ())
-    with _dispatched(theirs, device, memory, whole) as theirs_away:
+    unsplit = sorted(getattr(theirs, "_no_split_modules", None) or ())
+    with _dispatched(theirs, device, memory, unsplit) as theirs_away:
         try:
             compared, expected = _of_transformers(theirs, tokens.to(device), source.to(device))
         except Exception as error:  # whatever somebody else's forward raises
@@ -175,7 +175,7 @@ def _check_memory(model: Model) -> None:
 
 @contextmanager
 def _dispatched(
-    module: nn.Module, device: str, memory: int | None, whole: list[str]
+    module: nn.Module, device: str, memory: int | None, unsplit: list[str]
 ) -> Iterator[int]:
     """Put a module on a device, what it has no room for elsewhere; yield the bytes of those.
 
@@ -193,7 +193,7 @@ def _dispatched(
         from accelerate import dispatch_model, infer_auto_device_map
         from accelerate.utils import compute_module_sizes
 
-        blocks = [path for path, part in module.named_modules() if type(part).__name__ in whole]
+        blocks = [path for path, part in module.named_modules() if type(part).__name__ in unsplit]
         sizes = compute_module_sizes(module)
         ends = size - sum(sizes[path] for path in blocks)
         largest = max((sizes[path] for path in blocks), default=0)
@@ -205,7 +205,7 @@ def _dispatched(
         room: dict[int | str, int] = {main: memory}
         if device == "cuda":
             room["cpu"] = size
-        parts = infer_auto_device_map(module, room, no_split_module_classes=whole)
+        parts = infer_auto_device_map(module, room, no_split_module_classes=unsplit)
         inside = tuple(f"{path}." for path in blocks)
         parts = {
             part: place if f"{part}.".startswith(inside) else main for part, place in parts.items()
@@ -216,7 +216,7 @@ def _dispatched(
                 parts,
                 main_device=main,
                 offload_dir=folder,
-                preload_module_classes=whole,
+                preload_module_classes=unsplit,
             )
         yield sum(sizes[part] for part, place in parts.items() if place != main)
 
@@ -241,6 +241,6 @@ def _of_reference(module: Reference, compared: str, tokens: Tensor, source: Tens
     """Run the reference module; return the same of it."""
     memory = {"memory_BTD": module.encode(source)} if module.spec.has_encoder else {}
     output: Output = module(tokens, **memory)
-    found = output.logits_BSV if compared == "logits" else output.hidden_BSD
-    assert found is not None  # both are of one spec
-    return found.float().cpu()
+    values = output.logits_BSV if compared == "logits" else output.hidden_BSD
+    assert values is not None  # both are of one spec
+    return values.float().cpu()

@@ -57,14 +57,14 @@ def formula_operations(spec: ModelSpec, run: Workload, *, decode: bool = False) 
         source_len=run.encoder_len if spec.has_encoder else 0,
         decode=decode,
     )
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for piece in walk(spec, sizes):
         if decode and piece.of_encoder:  # it does not run again, and its keys and values are cached
             continue
         stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
         place = OUTSIDE if piece.index is None else f"{stack}.layers.{piece.index}"
-        found += _of_tape(piece.tape, place)
-    return found
+        operations += _of_tape(piece.tape, place)
+    return operations
 
 
 def _of_tape(tape: Tape, place: str) -> Iterator[Operation]:
@@ -85,12 +85,12 @@ def _of_tape(tape: Tape, place: str) -> Iterator[Operation]:
 
 def recorded_operations(counter: FlopCounter) -> list[Operation]:
     """List the products that ran, in order, layers that did not run as those that ran for them."""
-    found = []
+    operations = []
     for ran in counter.products():
         module = ran.charge.module
         before, inside, after = module.partition("layers.")
         index, _, name = after.partition(".")
-        found.append(
+        operations.append(
             Operation(
                 place=f"{before}{inside}{index}" if inside else OUTSIDE,
                 role=ran.charge.role or "other",
@@ -100,21 +100,21 @@ def recorded_operations(counter: FlopCounter) -> list[Operation]:
                 is_linear=False,
             )
         )
-    return found
+    return operations
 
 
 def _joined(ops: Iterable[Operation], key: Callable[[Operation], object]) -> list[Operation]:
     """Add up neighbours that have a key in common; None has nothing in common."""
-    found: list[Operation] = []
+    joined: list[Operation] = []
     last: object = None
     for op in ops:
         this = key(op)
-        if found and this is not None and this == last:
-            found[-1] = altered(found[-1], flops=found[-1].flops + op.flops)
+        if joined and this is not None and this == last:
+            joined[-1] = altered(joined[-1], flops=joined[-1].flops + op.flops)
         else:
-            found.append(op)
+            joined.append(op)
         last = this
-    return found
+    return joined
 
 
 # ---- where our modules run the same products in another order, or several for one
@@ -154,8 +154,8 @@ def _sorted(ops: list[Operation], decode: bool) -> list[Operation]:
         # absorbed latent attention: both halves of kv_b are multiplied where queries and results
         # are, the formulas have them as one product
         parts = [op for op in ops if op.name.endswith("kv_b_proj") or op.name == "self_attn"]
-        one = altered(parts[0], flops=sum(op.flops for op in parts))
-        ops = [one, *(op for op in ops if op not in parts)]
+        joined = altered(parts[0], flops=sum(op.flops for op in parts))
+        ops = [joined, *(op for op in ops if op not in parts)]
     for part, role in ADDED_UP.items():
         if any(part in op.name for op in ops):
             return _joined(_in_any_order(ops), partial(_of_role, role))
@@ -205,9 +205,9 @@ def differing_operations(
         sides = [formula_operations(spec, run, decode=decode), recorded_operations(counter)]
         if spec.last_stack.shared is not None:  # where a block runs that no layer owns
             sides = [_in_any_order([altered(op, place=OUTSIDE) for op in side]) for side in sides]
-        found = first_difference(*sides, decode=decode)
-        if found:
-            yield f"{name}, first product that differs: {found}"
+        difference = first_difference(*sides, decode=decode)
+        if difference:
+            yield f"{name}, first product that differs: {difference}"
 
 
 # ---- modules of somebody else's, whose order is their own and whose matrices may be fused
@@ -242,8 +242,8 @@ def differing_layers(
             if same and (role in BY_SUM or are_fused(*sides)):
                 continue
             formula, theirs = (", ".join(map(exact, sorted(side))) or "none" for side in sides)
-            said = f"formula {formula}; transformers {theirs}"
-            yield f"forward, first layer that differs: {place} {role}, FLOPs of products: {said}"
+            text = f"formula {formula}; transformers {theirs}"
+            yield f"forward, first layer that differs: {place} {role}, FLOPs of products: {text}"
             return
 
 
@@ -265,7 +265,7 @@ def layers_of_module(
     from metacount.tracing.layers import places_by_name
 
     places = places_by_name(module)
-    found: Layers = defaultdict(lambda: defaultdict(list))
+    layers: Layers = defaultdict(lambda: defaultdict(list))
     lists: dict[str, int] = {}
     n_layers = {stack.n_layers for stack in spec.stacks}
     for ran in counter.products():
@@ -277,7 +277,7 @@ def layers_of_module(
         if charge.counted or charge.operator == IDLE:
             flops = -ran.flops if charge.operator == IDLE else ran.flops
             where = OUTSIDE if place is None else f"{place.stack.path}.{place.index}"
-            found[where][charge.role or "other"] += [flops] * ran.times
+            layers[where][charge.role or "other"] += [flops] * ran.times
     if len(lists) != len(spec.stacks):
         return None
     of_ours = {}
@@ -287,7 +287,7 @@ def layers_of_module(
         for i in range(stack.n_layers):
             ours = f"{stack_name(spec, stack)}.layers.{i}"
             of_ours[ours] = f"{path}.{i // (stack.n_layers // length)}"
-    return TheirLayers(products=found, of_ours=of_ours)
+    return TheirLayers(products=layers, of_ours=of_ours)
 
 
 def are_fused(some: Iterable[int], others: Iterable[int]) -> bool:
@@ -310,13 +310,13 @@ def _adds_up(wholes: list[int], parts: list[int]) -> bool:
     )
 
 
-def _sums(parts: list[int], whole: int, start: int) -> Iterator[frozenset[int]]:
+def _sums(parts: list[int], total: int, start: int) -> Iterator[frozenset[int]]:
     """Yield the indices of parts that add up to a whole."""
-    if whole == 0:
+    if total == 0:
         yield frozenset()
     for i in range(start, len(parts)):
-        if 0 < parts[i] <= whole:
-            for rest in _sums(parts, whole - parts[i], i + 1):
+        if 0 < parts[i] <= total:
+            for rest in _sums(parts, total - parts[i], i + 1):
                 yield rest | {i}
 
 
@@ -335,7 +335,7 @@ def _sizes_apart(op: Op, size: int) -> tuple[int, ...]:
 
 def formula_saved(pieces: list[Piece], run: Pass, added_up: set[str]) -> Saved:
     """List the storages that the formulas' forward saves, by role and size."""
-    found: Saved = defaultdict(Counter)
+    saved: Saved = defaultdict(Counter)
     memories: dict[Store, None] = {}
     for piece in pieces:
         seen = set() if piece.memory is None else {piece.memory}
@@ -343,31 +343,31 @@ def formula_saved(pieces: list[Piece], run: Pass, added_up: set[str]) -> Saved:
         for op in piece.tape.ops:
             for store in op.saves:
                 for size in _sizes_apart(op, int(store.bytes)) if store not in seen else ():
-                    _add_saved(found, op.role, size, op.name, int(piece.times), added_up)
+                    _add_saved(saved, op.role, size, op.name, int(piece.times), added_up)
                 seen.add(store)
     for memory in memories:
         role = role_of_memory(run)
-        _add_saved(found, role, int(memory.bytes), "what the encoder gave", 1, added_up)
-    return found
+        _add_saved(saved, role, int(memory.bytes), "what the encoder gave", 1, added_up)
+    return saved
 
 
 def recorded_saved(step: Measured, added_up: set[str]) -> Saved:
     """List the storages that a measured step saves, by role and size."""
-    found: Saved = defaultdict(Counter)
-    for number, kept in step.counter.kept.items():
-        who = f"{_in_layer(kept.module)} ({kept.operator})"
-        _add_saved(found, kept.role, step.ledger.bytes[number], who, 1, added_up)
-    return found
+    saved: Saved = defaultdict(Counter)
+    for number, saved_there in step.counter.kept.items():
+        who = f"{_in_layer(saved_there.module)} ({saved_there.operator})"
+        _add_saved(saved, saved_there.role, step.ledger.bytes[number], who, 1, added_up)
+    return saved
 
 
 def _add_saved(
-    found: Saved, role: str, size: int, who: str, times: int, added_up: set[str]
+    saved: Saved, role: str, size: int, who: str, times: int, added_up: set[str]
 ) -> None:
     """Add storages; those of a role that is added up byte by byte."""
     if role in added_up:
-        found[role, 1][who] += size * times
+        saved[role, 1][who] += size * times
     elif size:
-        found[role, size][who] += times
+        saved[role, size][who] += times
 
 
 def _in_layer(module: str) -> str:
@@ -414,8 +414,8 @@ def _differing_backward(pieces: list[Piece], step: Measured) -> Iterator[str]:
         if sums[0][key] != sums[1][key]:
             formula, reference = (exact(side[key]) for side in sums)
             of = " ".join(key).rstrip()
-            said = f"{of}: formula {formula} FLOPs; reference {reference}"
-            yield f"backward, first product that differs: {said}"
+            text = f"{of}: formula {formula} FLOPs; reference {reference}"
+            yield f"backward, first product that differs: {text}"
             return
 
 

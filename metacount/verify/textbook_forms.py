@@ -78,22 +78,22 @@ class Textbook:
         A size that the mapping takes a whole number of times, plus a number, is found back from the
         spec's: positions less 2, twice a width.
         """
-        found: dict[sympy.Symbol, sympy.Expr] = {}
+        words: dict[sympy.Symbol, sympy.Expr] = {}
         for name, expr in self.fields.items():
             if expr.is_Symbol:
-                found.setdefault(expr, symbol(name))
+                words.setdefault(expr, symbol(name))
         for name, expr in self.fields.items():
             extra, rest = expr.as_coeff_Add()
             times, letter = rest.as_coeff_Mul()
-            if letter.is_Symbol and letter not in found:
-                found[letter] = (symbol(name) - extra) / times
+            if letter.is_Symbol and letter not in words:
+                words[letter] = (symbol(name) - extra) / times
         for letter, made in self.put_right.items():
-            if letter not in found and made.free_symbols and made.free_symbols <= found.keys():
-                found[letter] = made.xreplace(found)
+            if letter not in words and made.free_symbols and made.free_symbols <= words.keys():
+                words[letter] = made.xreplace(words)
         of_run = {symbol(name) for name in ("B", "S", "T", "S_e")}
         rest = {*letters, *(s for e in self.fields.values() for s in e.free_symbols)}
-        rest = {*rest, *self.put_right} - found.keys() - of_run
-        return {**{s: symbol(f"config_{s.name}") for s in rest if self.config}, **found}
+        rest = {*rest, *self.put_right} - words.keys() - of_run
+        return {**{s: symbol(f"config_{s.name}") for s in rest if self.config}, **words}
 
     @property
     def relations(self) -> list[sympy.Rel]:
@@ -117,7 +117,7 @@ class Textbook:
 
         One that follows from another one stands after it; one that cannot be told is left out.
         """
-        found: dict[str, tuple[str, sympy.Expr, tuple[str, ...]]] = {}
+        defaults: dict[str, tuple[str, sympy.Expr, tuple[str, ...]]] = {}
         for letter in sorted(letters, key=str):
             name = letter.name.removeprefix("config_")
             if self.config is None or name == letter.name:
@@ -129,9 +129,9 @@ class Textbook:
                 other = config_class(self.config["model_type"]).attribute_map
                 names = (name, *(alias for alias, known in other.items() if known == name))
                 made = made.xreplace(self.words(made.free_symbols))
-                found |= {each[0]: each for each in self.defaults_of(made.free_symbols)}
-                found[letter.name] = letter.name, made, names
-        return tuple(found.values())
+                defaults |= {each[0]: each for each in self.defaults_of(made.free_symbols)}
+                defaults[letter.name] = letter.name, made, names
+        return tuple(defaults.values())
 
 
 def textbook_of(model: Json | ModelSpec, letters: Iterable[str], workload: Workload) -> Textbook:
@@ -171,8 +171,8 @@ def textbook_forms(
     config: Json, workload: Workload
 ) -> tuple[ModelSpec, dict[str, dict[str, sympy.Expr]]]:
     """Count every textbook quantity by role, in the fields of `config` and B, S, S_e."""
-    found = textbook_of(config, (), workload)
-    return found.spec, found.forms
+    forms = textbook_of(config, (), workload)
+    return forms.spec, forms.forms
 
 
 def spec_forms(
@@ -219,14 +219,14 @@ def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
     """Return the spec of the whole config, its sizes in the config's fields."""
     _, made, choice = chosen_class(config)
     values = {**size_values(config), **layer_fields(config, {})}
-    whole = {**config, "architectures": [choice.class_name]}
+    full = {**config, "architectures": [choice.class_name]}
     for owner, prefix in configs_of(made):
         if prefix:
             continue
         for name in vars(owner):
             if name in values:
-                whole[name] = Named(values[name], symbol(name))
-    spec = spec_from_config(whole).spec
+                full[name] = Named(values[name], symbol(name))
+    spec = spec_from_config(full).spec
     fields = {name: v.expr for name, v in spec.to_dict().items() if isinstance(v, Named)}
     return spec, fields
 
@@ -239,23 +239,23 @@ def _put_right(config: Json, fields: dict[str, sympy.Expr]) -> dict[sympy.Symbol
     has: a sum or a product that the class makes of others, or one of a pair that must be equal.
     """
     values = size_values(config)
-    found = {}
+    letters = {}
     width, heads, d = (values.get(n) for n in ("head_dim", "num_attention_heads", "hidden_size"))
     if width and heads and d == heads * width and not _free(config, {"head_dim": 2 * width}):
-        found[symbol("hidden_size")] = symbol("num_attention_heads") * symbol("head_dim")
+        letters[symbol("hidden_size")] = symbol("num_attention_heads") * symbol("head_dim")
     in_spec = set().union(*(expr.free_symbols for expr in fields.values()))
     for name, value in values.items():
         if symbol(name) in in_spec or _free(config, {name: 2 * value}):
             continue
         made = _followed(config, name)
         if made is not None and made.free_symbols:
-            found[symbol(name)] = made
+            letters[symbol(name)] = made
         for other in values if made is None or not made.free_symbols else ():
             both = {name: 2 * value, other: 2 * value}
             if values[other] == value and symbol(other) in in_spec and _free(config, both):
-                found[symbol(name)] = symbol(other)
+                letters[symbol(name)] = symbol(other)
                 break
-    return found
+    return letters
 
 
 def _followed(config: Json, name: str) -> sympy.Expr | None:
@@ -298,7 +298,7 @@ def _sizes_to_double(config: Json) -> dict[str, tuple[int, dict[str, int], dict[
     key = json.dumps(config, sort_keys=True)
     if key not in _doubled:
         _doubled.clear()  # one config after the other is asked for
-        found = _doubled[key] = {}
+        doubled = _doubled[key] = {}
         for name, size in {**size_values(config), **layer_fields(config, {})}.items():
             try:
                 twice, four_times = (
@@ -306,7 +306,7 @@ def _sizes_to_double(config: Json) -> dict[str, tuple[int, dict[str, int], dict[
                 )
             except SpecError:
                 continue
-            found[name] = size, twice, four_times
+            doubled[name] = size, twice, four_times
     return _doubled[key]
 
 
@@ -316,7 +316,7 @@ _doubled: dict[str, dict[str, tuple[int, dict[str, int], dict[str, int]]]] = {}
 def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
     """Return the sizes that others imply, of which the mapping refuses other numbers."""
     values = size_values(config)
-    found: dict[sympy.Symbol, sympy.Expr] = {}
+    implied: dict[sympy.Symbol, sympy.Expr] = {}
     for name, factors, below in FOLLOWS:
         others = [f for f in factors if isinstance(f, str)]
         if not {name, *others, *([below] if below else [])} <= values.keys():
@@ -326,8 +326,8 @@ def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
         times = [symbol(f) if isinstance(f, str) else sympy.Integer(f) for f in factors]
         made = sympy.Mul(*times) / (symbol(below) if below else 1)
         if made.xreplace({symbol(n): sympy.Integer(v) for n, v in values.items()}) == values[name]:
-            found[symbol(name)] = made
-    return found
+            implied[symbol(name)] = made
+    return implied
 
 
 def _free(config: Json, change: dict[str, int]) -> bool:

@@ -86,21 +86,21 @@ def _ended(code: int) -> str:
 
 def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> bytes | None:
     """Read up to the end of the line, of the pipe or of the process; None when time is up."""
-    found = bytearray()
+    line = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while (left := until - time.monotonic()) > 0:
             ended = child.poll() is not None  # before the look: what it wrote is there then
             if selector.select(0 if ended else min(left, 0.05)):
                 chunk = os.read(pipe.fileno(), 2**16)
-                found += chunk
-                if not chunk or chunk.endswith(b"\n") or len(found) > MAX_ANSWER:
+                line += chunk
+                if not chunk or chunk.endswith(b"\n") or len(line) > MAX_ANSWER:
                     if not chunk:
                         with contextlib.suppress(subprocess.TimeoutExpired):
                             child.wait(max(0.0, until - time.monotonic()))
-                    return bytes(found)
+                    return bytes(line)
             elif ended:
-                return bytes(found)
+                return bytes(line)
     return None
 
 
@@ -142,25 +142,25 @@ def _below(ancestor: int) -> list[int]:
                 children.setdefault(int(parent), []).append(int(name))
                 if state == b"Z":
                     ended.add(int(name))
-    found, waiting = [], [ancestor]
+    processes, waiting = [], [ancestor]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += [pid for pid in below if pid not in ended]
+        processes += [pid for pid in below if pid not in ended]
         waiting += below
-    return found
+    return processes
 
 
 def _marked(mark: str) -> list[int]:
     """Find the processes that were started with `mark`, sessions of their own included."""
-    sign, found = f"{MARK}={mark}".encode(), []
+    sign, processes = f"{MARK}={mark}".encode(), []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 if name.isdigit():
                     with open(f"/proc/{name}/environ", "rb") as file:
                         if sign in file.read():
-                            found.append(int(name))
-    return found
+                            processes.append(int(name))
+    return processes
 
 
 NAME = "formula_file"  # of what is loaded, to itself

@@ -42,8 +42,8 @@ def mixer_counts(
         return {CONVOLVED: n}
     name = "delta" if part.word.endswith("delta") else part.word
     count = getattr(_file_of(part), f"{name}_counts")
-    found: dict[str, Dim] = count(part, batch_size, seq_len, decode=decode)
-    return found
+    counts: dict[str, Dim] = count(part, batch_size, seq_len, decode=decode)
+    return counts
 
 
 def _file_of(part: Any) -> Any:

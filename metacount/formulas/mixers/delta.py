@@ -168,8 +168,8 @@ def _solved_chunks(
         return t.matmul(name, a, b, out, per=CHUNKS, width=size.square * key)
 
     # nothing is filled up: heads and positions change places for the product
-    whole = 1 + floor_div(t.run.n_queries, chunk) - size.chunks
-    copied = whole * several(size.sequences * size.chunks, size.heads)
+    n_chunks = 1 + floor_div(t.run.n_queries, chunk) - size.chunks
+    copied = n_chunks * several(size.sequences * size.chunks, size.heads)
     again = t.constant(copied * size.full, key)
     moved = beta_k
     if not isinstance(copied, int) or copied:
@@ -240,13 +240,13 @@ def hand_on(
     read_q = t.mul(q, start, out=t.make(handing * size.full, key, grad=False))
     written = t.make(handing * size.full, key, grad=k.grad or end.grad)
     t.record("mul", written, [(k, handing_grad(handing, end.grad)), (end, k.grad)])
-    one, first = chunks * size.of_state, size.sequences * size.of_state
+    state, first = chunks * size.of_state, size.sequences * size.of_state
     corrections = t.make(size.full, value, grad=values.grad or keys.grad or flowing)
     keys_for_states = t.constant(handing * size.full, key) if decay is not None else keys.store
 
     def reads(name: str, factor: Tensor, saved: Tensor | None, out: Tensor) -> None:
-        of_factor = one if factor.grad else 0
-        of_states = one - first if flowing else 0
+        of_factor = state if factor.grad else 0
+        of_states = state - first if flowing else 0
         t.product(
             name,
             out,
@@ -274,7 +274,7 @@ def hand_on(
         per=CHUNKS,
         width=size.of_state,
         factors=(written.grad, corrections.grad),
-        backward=gradients * (one - first),
+        backward=gradients * (state - first),
     )
     if decay is not None:
         # of a state with a gradient, and read by a chunk that follows: from three chunks on
@@ -397,7 +397,7 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
     end = t.from_result(t.make(size.handing * full, width, grad=decay.grad), "exp")
     again = t.from_result(t.make(full, width, grad=decay.grad), "exp")
     every = size.handing * size.sequences * size.chunks
-    whole = t.from_result(t.make(every, size.heads * width, grad=decay.grad), "exp")
+    solved = t.from_result(t.make(every, size.heads * width, grad=decay.grad), "exp")
     return hand_on(
         t,
         size,
@@ -408,5 +408,5 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
         scores=scores,
         start=again,
         end=end,
-        decay=whole,
+        decay=solved,
     )

@@ -93,13 +93,13 @@ def by_kind(values: Mapping[str, int]) -> dict[str, int]:
     >>> by_kind({"model.layers.61.enorm.weight": 7168, "model.layers.61.embed_tokens.weight": 9})
     {'params': 7168, 'copies': 9, 'buffers': 0}
     """
-    found = {"params": 0, "copies": 0, "buffers": 0}
+    sizes = {"params": 0, "copies": 0, "buffers": 0}
     for name, n_values in values.items():
         parts = tuple(name.split(".")[:-1])
         kind = "copies" if any(parts[-len(end) :] == end for end in COPIES) else "params"
         kind = "buffers" if name.endswith(BUFFERS) else kind
-        found[kind] += n_values
-    return found
+        sizes[kind] += n_values
+    return sizes
 
 
 def said_besides(values: Mapping[str, int]) -> list[str]:

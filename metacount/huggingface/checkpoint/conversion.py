@@ -78,12 +78,12 @@ class _Renames:
 
     def of(self, name: str) -> tuple[str, str | None]:
         """Find a name as transformers does, one name after the other in natural order."""
-        found, pattern = self._rename(name, self.renamings, self.converters)
-        if found not in self.state and name in self.state:
-            found, pattern = self._rename(name, [], [])
-        if found not in self.state and pattern is None:
+        renamed, pattern = self._rename(name, self.renamings, self.converters)
+        if renamed not in self.state and name in self.state:
+            renamed, pattern = self._rename(name, [], [])
+        if renamed not in self.state and pattern is None:
             return name, None  # of no use to the module: it keeps the name it is stored under
-        return found, pattern
+        return renamed, pattern
 
     def _rename(
         self, name: str, renamings: list[WeightRenaming], converters: list[WeightConverter]
@@ -183,9 +183,9 @@ def gguf_conversion(module: nn.Module, header: Header) -> Convert:
     theirs: dict[str, str] = {}
     experts: dict[tuple[str, str], str] = {}
     for parameter, _ in module.named_parameters(remove_duplicate=False):
-        found = table.get_name(parameter, try_suffixes=(".weight", ".bias"))
-        if found is not None:
-            theirs[found] = parameter
+        gguf_name = table.get_name(parameter, try_suffixes=(".weight", ".bias"))
+        if gguf_name is not None:
+            theirs[gguf_name] = parameter
         stem, _, leaf = parameter.rpartition(".")
         numbers = [step for step in stem.split(".") if step.isdecimal()]
         if leaf in ("gate_up_proj", "down_proj") and len(numbers) == 1:

@@ -108,11 +108,11 @@ def quantization_of(config: Json) -> Quantization:
     Packing(bits=4, group_size=64)
     """
     parts = [part for part in (config, *config.values()) if isinstance(part, dict)]
-    said = next((q for p in parts if isinstance(q := p.get("quantization_config"), dict)), {})
-    groups = said.get("config_groups")
+    declared = next((q for p in parts if isinstance(q := p.get("quantization_config"), dict)), {})
+    groups = declared.get("config_groups")
     if not isinstance(groups, dict):
-        modules = {k: _packing(v, "bits") for k, v in said.items() if isinstance(v, dict)}
-        return Quantization(packing=_packing(said, "bits"), by_module=modules)
+        modules = {k: _packing(v, "bits") for k, v in declared.items() if isinstance(v, dict)}
+        return Quantization(packing=_packing(declared, "bits"), by_module=modules)
     weights = [group.get("weights") for group in groups.values() if isinstance(group, dict)]
     packings = {_packing(weight, "num_bits") for weight in weights if weight is not None}
     # which group a module is in is said by patterns of names, which are not run
@@ -121,10 +121,10 @@ def quantization_of(config: Json) -> Quantization:
     return Quantization(packing=Packing(*agreed), by_module={})
 
 
-def _packing(said: object, bits: str) -> Packing:
-    if not isinstance(said, dict):
+def _packing(config: object, bits: str) -> Packing:
+    if not isinstance(config, dict):
         return Packing()
-    numbers = [said.get(name) for name in (bits, "group_size")]
+    numbers = [config.get(name) for name in (bits, "group_size")]
     return Packing(*(n if type(n) is int and 0 < n <= 2**20 else None for n in numbers))
 
 
@@ -134,17 +134,17 @@ def unpack(tensors: Iterable[StoredTensor], quantization: Quantization | None = 
     `quantization` is what the config says, for a format that does not show it.
     """
     stored = {tensor.name: tensor for tensor in tensors}
-    said = quantization or Quantization(packing=Packing(), by_module={})
+    quantised = quantization or Quantization(packing=Packing(), by_module={})
     weights: dict[str, Weight] = {}
     scales: dict[str, str] = {}
     formats: dict[str, int] = {}
     for tensor in stored.values():
         name, stem = tensor.name, tensor.name.rpartition(".")[0]
-        packing = said.by_module.get(stem, said.packing)
-        found = _in_a_format(tensor, stored, packing)
-        if found is None:
+        packing = quantised.by_module.get(stem, quantised.packing)
+        unpacked = _in_a_format(tensor, stored, packing)
+        if unpacked is None:
             continue
-        target, (shape, style, how), ends = found
+        target, (shape, style, how), ends = unpacked
         n_values = 2 * tensor.n_bytes if style == BNB_4BIT else None
         weight = _weight(tensor, target, shape, how, n_values)
         weights[name] = weight._replace(packed=style not in PLAIN)
@@ -190,12 +190,12 @@ def _in_a_format(
     if leaf == "weight" and scales and dtype == "U32":
         read = _mlx(tensor.shape, scales.shape, packing)
         return name, read, [f"{stem}.{end}" for end in ("scales", "biases")]
-    if blocks != name and (beside := stored.get(f"{blocks}_scales")):
+    if blocks != name and (companions := stored.get(f"{blocks}_scales")):
         # gpt-oss: [.., out, groups, 16] of two values a byte, and scales [.., out, groups]
-        if len(tensor.shape) < 2 or tensor.shape[:-1] != beside.shape or dtype != "U8":
+        if len(tensor.shape) < 2 or tensor.shape[:-1] != companions.shape or dtype != "U8":
             return None
         *outer, groups, n_bytes = tensor.shape
-        return blocks, ((*outer, groups * n_bytes * 2), "MXFP4", "MXFP4"), [beside.name]
+        return blocks, ((*outer, groups * n_bytes * 2), "MXFP4", "MXFP4"), [companions.name]
     if f"{name}.absmax" in stored:  # the shape is among the values of quant_state
         return name, (None, BNB_4BIT, BNB_4BIT), [f"{name}.{end}" for end in BESIDE_BNB_4BIT]
     if leaf == "weight" and inside["SCB"] in stored and dtype == "I8":
@@ -212,7 +212,7 @@ def _gptq_or_awq(shape: Shape, scales: Shape, qzeros: Shape, g_idx: Shape) -> Re
     """GPTQ packs along the input: qweight [in·bits/32, out], scales [groups, out], g_idx [in];
     AWQ along the output: qweight [in, out·bits/32], scales [groups, out].
     """
-    style, n_bits, found = "GPTQ", 0, None
+    style, n_bits, shape_read = "GPTQ", 0, None
     if len(shape) == len(scales) == 2 and 0 not in (*shape, *scales):
         (rows, columns), out = shape, scales[1]
         if columns != out:
@@ -222,8 +222,12 @@ def _gptq_or_awq(shape: Shape, scales: Shape, qzeros: Shape, g_idx: Shape) -> Re
         elif len(qzeros) == 2:
             n_bits = _whole(qzeros[1] * WORD, out)
         if 0 < n_bits <= 8:
-            found = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
-    return found, style, f"{style}, {n_bits} bits" if found else f"{style}, bits not known"
+            shape_read = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
+    return (
+        shape_read,
+        style,
+        f"{style}, {n_bits} bits" if shape_read else f"{style}, bits not known",
+    )
 
 
 def _whole(total: int, parts: int) -> int:
@@ -268,11 +272,11 @@ def _fp4(tensor: StoredTensor, scale: StoredTensor) -> Read | None:
 def _mlx(shape: Shape, scales: Shape, packing: Packing) -> Read:
     """Read a weight of MLX: words [.., out, in·bits/32], scales [.., out, in/group_size]."""
     bits, group = packing
-    found: Shape | None = None
+    shape_read: Shape | None = None
     if bits and group and scales and shape and scales[:-1] == shape[:-1]:
         n_in = scales[-1] * group
-        found = (*scales[:-1], n_in) if shape[-1] * WORD == n_in * bits else None
-    return _by_config("MLX", bits, found)
+        shape_read = (*scales[:-1], n_in) if shape[-1] * WORD == n_in * bits else None
+    return _by_config("MLX", bits, shape_read)
 
 
 def _scaled(tensor: StoredTensor, scales: list[StoredTensor]) -> Read:

@@ -68,7 +68,7 @@ def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dic
     if n_objects > most_objects or n_values > most_values:
         raise wrong(where, f"has more than {MAX_TENSORS} tensors", "no model has them")
     try:
-        found = STRICT_JSON.decode(text.decode("utf-8"))
+        parsed = STRICT_JSON.decode(text.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, NotStrict, RecursionError) as error:
         reason = str(error)
         if isinstance(error, RecursionError):
@@ -77,9 +77,9 @@ def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dic
             reason = "it is no text in UTF-8"
         fault = f"is not the JSON that safetensors writes: {shown(reason)}"
         raise wrong(where, fault, "fetch or write it again") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise wrong(where, "must be a JSON object {...}", "fetch or write it again")
-    return found
+    return parsed
 
 
 def _check_name(name: str, where: str) -> None:
@@ -95,16 +95,16 @@ def parse_header(
     if len(text) > MAX_ENTRY * text.count(b"{") + MAX_NOTES:
         fault = "is not the JSON that safetensors writes: too long for its tensors"
         raise InputError(f"{where}: {fault}")
-    found = _parsed(text, where, MAX_TENSORS + 2, 16 * MAX_TENSORS)
-    notes = found.pop("__metadata__", None)
+    entries = _parsed(text, where, MAX_TENSORS + 2, 16 * MAX_TENSORS)
+    notes = entries.pop("__metadata__", None)
     if notes is not None and not _are_texts(notes):
         raise wrong(where, "__metadata__ must hold texts alone")
-    if len(found) > MAX_TENSORS:
+    if len(entries) > MAX_TENSORS:
         raise wrong(where, f"has more than {MAX_TENSORS} tensors", "split it into shards")
     tensors: list[StoredTensor] = []
     spans: list[tuple[int, int, str]] = []
     shapes: dict[Shape, Shape] = {}  # layers repeat their shapes: each is kept once
-    for name, value in found.items():
+    for name, value in entries.items():
         _check_name(name, where)
         dtype, shape, begin, end = _entry(value, f"{where}: tensor {shown(name)}")
         tensors.append(StoredTensor(name, dtype, shapes.setdefault(shape, shape), file))
@@ -126,22 +126,22 @@ def _are_texts(notes: object) -> bool:
     return isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())
 
 
-def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
-    if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
-        raise wrong(here, "must have dtype, shape and data_offsets, and nothing else")
-    dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
+def _entry(value: object, where: str) -> tuple[str, Shape, int, int]:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise wrong(where, "must have dtype, shape and data_offsets, and nothing else")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         rule = f"is not one of safetensors' types: {', '.join(DTYPE_BITS)}"
-        raise InputError(f"{here}: dtype {shown(repr(dtype))} {rule}")
+        raise InputError(f"{where}: dtype {shown(repr(dtype))} {rule}")
     if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
-        raise wrong(here, f"shape must be a list of sizes: got {shown(repr(shape))}")
+        raise wrong(where, f"shape must be a list of sizes: got {shown(repr(shape))}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise wrong(here, f"data_offsets must be [begin, end]: got {shown(repr(offsets))}")
+        raise wrong(where, f"data_offsets must be [begin, end]: got {shown(repr(offsets))}")
     begin, end = offsets
     n_bits = math.prod(shape) * DTYPE_BITS[dtype]
     if n_bits != 8 * (end - begin):
         held = f"its offsets {begin} to {end} hold {8 * (end - begin)}"
-        raise wrong(here, f"{dtype} {shown(shape)} takes {shown(n_bits)} bits, {held}")
+        raise wrong(where, f"{dtype} {shown(shape)} takes {shown(n_bits)} bits, {held}")
     return sys.intern(dtype), tuple(shape), begin, end
 
 
@@ -151,8 +151,8 @@ def _is_size(value: object) -> bool:
 
 def parse_index(text: bytes, where: str) -> Index:
     """Read which file holds which tensor, and the claimed total size."""
-    found = _parsed(text, where, 2**10, MAX_TENSORS + 2**12)
-    files, metadata = found.get("weight_map"), found.get("metadata")
+    parsed = _parsed(text, where, 2**10, MAX_TENSORS + 2**12)
+    files, metadata = parsed.get("weight_map"), parsed.get("metadata")
     if files is None:
         fault = "has no weight_map, which says the file of each tensor"
         raise wrong(where, fault, "give a folder whose index is complete")

@@ -56,9 +56,9 @@ class Totals:
 
     def to_dict(self) -> Json:
         """Return plain data, as `count --json` prints it."""
-        found = dict(vars(self))
-        name = found.pop("source")
-        return {"model": name, "name": name, **found, "source": "header", "notes": [*self.notes]}
+        data = dict(vars(self))
+        name = data.pop("source")
+        return {"model": name, "name": name, **data, "source": "header", "notes": [*self.notes]}
 
 
 def group_of(name: str) -> str:
@@ -140,10 +140,10 @@ def _config_beside(folder: str) -> Json:
     from metacount.files import CONFIG, read_json
 
     try:
-        found = read_json(os.path.join(folder, CONFIG))
+        config = read_json(os.path.join(folder, CONFIG))
     except InputError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _of_index(path: str, index: Index) -> Totals:
@@ -151,10 +151,10 @@ def _of_index(path: str, index: Index) -> Totals:
     groups: dict[str, int] = {}
     for name in index.files:
         groups[group_of(name)] = groups.get(group_of(name), 0) + 1
-    said = "metadata.total_size" if index.total_size is not None else "no total_size"
+    source = "metadata.total_size" if index.total_size is not None else "no total_size"
     notes = [
         f"{INDEX.removeprefix('model.')} alone, without its {len(set(index.files.values()))} "
-        f"shards: by {said}" + ("" if index.total_parameters is None else ", total_parameters"),
+        f"shards: by {source}" + ("" if index.total_parameters is None else ", total_parameters"),
         NOT_KNOWN,
     ]
     return Totals(

@@ -226,8 +226,8 @@ def cached_checkpoint(repo_id: str) -> str | None:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    found = {name: try_to_load_from_cache(repo_id, name) for name in (SINGLE, INDEX)}
-    single, index = (path if isinstance(path, str) else None for path in found.values())
+    paths = {name: try_to_load_from_cache(repo_id, name) for name in (SINGLE, INDEX)}
+    single, index = (path if isinstance(path, str) else None for path in paths.values())
     if single is not None or index is None:
         return single
     files = set(read_local_index(index).files.values())
@@ -293,25 +293,25 @@ def detail(report: CheckpointReport, comparison: Comparison | None) -> str:
     n_files = len(report.files)
     files = _n(n_files, "shard" if report.sharded else "file")
     types = ", ".join(dtype.lower() for dtype in report.values_by_dtype)
-    said = [f"{files}, {_n(len(report.tensors), 'tensor')}, {types}"]
+    texts = [f"{files}, {_n(len(report.tensors), 'tensor')}, {types}"]
     if comparison is not None:
-        said += _said(comparison)
+        texts += _said(comparison)
     if report.not_indexed:
-        said.append(f"{_n(len(report.not_indexed), 'tensor')} not in the index")
+        texts.append(f"{_n(len(report.not_indexed), 'tensor')} not in the index")
     if not report.total_size_agrees:
-        said.append(str(report.total_size_text()))
-    return "; ".join(said)
+        texts.append(str(report.total_size_text()))
+    return "; ".join(texts)
 
 
 def _said(comparison: Comparison) -> list[str]:
-    said = []
+    texts = []
     if comparison.per_expert:
         n_stored = sum(len(weight.sources) for weight in comparison.per_expert)
-        said.append(
+        texts.append(
             f"{_n(len(comparison.per_expert), 'weight')} stored per expert "
             f"({_n(n_stored, 'tensor')})"
         )
-    said += [f"{_n(n, 'weight')} in {style}" for style, n in comparison.formats.items()]
+    texts += [f"{_n(n, 'weight')} in {style}" for style, n in comparison.formats.items()]
     by_kind: dict[str, list[Extra]] = {}
     for extra in comparison.extra:
         by_kind.setdefault(extra.kind, []).append(extra)
@@ -320,16 +320,16 @@ def _said(comparison: Comparison) -> list[str]:
         # one name is worth saying, a layer's worth of names is not
         what = f"{shown(leaves.pop())} {kind}" if kind == BUFFER and len(leaves) == 1 else kind
         n_values = sum(extra.n_values for extra in extras)
-        said.append(
+        texts.append(
             f"+{_n(n_values, 'value')} of {_n(sum(extra.n_tensors for extra in extras), what)}"
         )
     faults = (("missing", comparison.missing), ("of another shape", comparison.differs))
-    said += [f"{_n(len(names), 'tensor')} {fault}" for fault, names in faults if names]
+    texts += [f"{_n(len(names), 'tensor')} {fault}" for fault, names in faults if names]
     if unread := comparison.not_comparable:
         name, why = next(iter(unread.items()))
         first = f"{shown(name)}: {why}"
-        said.append(f"no opinion: {_n(len(unread), 'tensor')} not comparable, {first}")
-    return [*said, *said_besides(comparison.prediction)]
+        texts.append(f"no opinion: {_n(len(unread), 'tensor')} not comparable, {first}")
+    return [*texts, *said_besides(comparison.prediction)]
 
 
 def _n(n: int, what: str) -> str:

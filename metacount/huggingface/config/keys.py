@@ -205,17 +205,17 @@ class Keys:
         """Check a key that transformers computes or takes for granted;
         written down, it must agree.
         """
-        found = self.given(name)
-        if found is not None and not any(same(found, a) for a in allowed):
-            self.unmapped(name, found, f"here it can only be {' or '.join(map(as_json, allowed))}")
+        value = self.given(name)
+        if value is not None and not any(same(value, a) for a in allowed):
+            self.unmapped(name, value, f"here it can only be {' or '.join(map(as_json, allowed))}")
 
     def agrees(self, name: str, value: object) -> None:
         """Check a key that transformers derives from others,
         but obeys where it is written down, even as null.
         """
-        found = self.given(name)
-        if name in self.data and not same(found, value):
-            self.unmapped(name, found, f"by the other keys it is {as_json(value)}: remove it")
+        given = self.given(name)
+        if name in self.data and not same(given, value):
+            self.unmapped(name, given, f"by the other keys it is {as_json(value)}: remove it")
 
     def own_name(self, name: str) -> None:
         """Refuse another name for a key that transformers must find under its first name."""

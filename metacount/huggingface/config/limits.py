@@ -96,8 +96,8 @@ def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
             rule = f"must have at most {MAX_ITEMS} items"
             raise SpecError(name, rule, f"{len(value)} items", remedy)
         if isinstance(value, dict):
-            kept = ((key, item) for key, item in value.items() if _kept(key, item, notes))
-            return {key: walk(item, key, depth + 1) for key, item in kept}
+            items = ((key, item) for key, item in value.items() if _kept(key, item, notes))
+            return {key: walk(item, key, depth + 1) for key, item in items}
         if isinstance(value, list | tuple):
             return [walk(item, name, depth + 1) for item in value]
         if isinstance(value, str):

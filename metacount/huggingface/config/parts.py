@@ -60,10 +60,10 @@ class Family:
 
     def fields(self, keys: Keys) -> Json:
         """Read the fields of a spec."""
-        found: Json = {}
+        fields: Json = {}
         for part in self.parts:
-            found |= part(keys, found)
-        return found
+            fields |= part(keys, fields)
+        return fields
 
 
 def row(
@@ -141,8 +141,8 @@ def sizes(keys: Keys, _: Json) -> Json:
     n_kv_heads = None
     if "num_key_value_heads" in keys.defaults:
         n_kv_heads = nullable_size(keys, "num_key_value_heads")
-    found = {"n_heads": n_heads, "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads}
-    return {**trunk(keys), **found, "head_dim": head_dim}
+    added = {"n_heads": n_heads, "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads}
+    return {**trunk(keys), **added, "head_dim": head_dim}
 
 
 def biases(qkv: bool, o: bool) -> Json:
@@ -191,11 +191,11 @@ def named_layers(keys: Keys) -> Any:
 
 def letters_of(keys: Keys, key: str, names: object, letters: dict[str, str], n: int) -> str:
     """Write the letter of each name in a list of `n`."""
-    found = keys.listed(key, names, n)
-    for name in found:
+    words = keys.listed(key, names, n)
+    for name in words:
         if not isinstance(name, str) or name not in letters:
             keys.unmapped(key, name, f"choose {' or '.join(letters)}")
-    return "".join(letters[name] for name in found)
+    return "".join(letters[name] for name in words)
 
 
 def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[str, ...]) -> str:
@@ -444,14 +444,14 @@ def latent(
     Rotated values are interleaved, or in halves; `interleaved` may be the key that says so.
     """
     is_paired = keys.flag(interleaved) if isinstance(interleaved, str) else interleaved
-    found = latents(keys)
-    rope_dim, nope_dim = found["qk_rope_head_dim"], found["qk_nope_head_dim"]
+    added = latents(keys)
+    rope_dim, nope_dim = added["qk_rope_head_dim"], added["qk_nope_head_dim"]
     if keys.given("head_dim") is not None:
         keys.size("head_dim")  # written by transformers, and read for RoPE alone
     turned = rotation(keys, rope_dim, style="interleaved" if is_paired else "half")
     return {
         **trunk(keys, layers),
-        **found,
+        **added,
         "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
         "d_ff": keys.size(width),
         **GATED(keys, {}),
@@ -489,7 +489,7 @@ def routed(
     return {"n_experts": n_experts, "top_k": keys.size(chosen), "router": router}
 
 
-def placed(fields: Json, layout: Json | None, found: Json) -> Json:
+def placed(fields: Json, layout: Json | None, fields_of_experts: Json) -> Json:
     """Return the fields of experts in the layers of `layout`; a dense width stays in `fields` where
     a layer uses it.
     """
@@ -497,7 +497,7 @@ def placed(fields: Json, layout: Json | None, found: Json) -> Json:
         return {}
     if layout == {"n_dense_layers": 0, "moe_every": 1}:
         del fields["d_ff"]
-    return {**layout, **found}
+    return {**layout, **fields_of_experts}
 
 
 @part
@@ -520,12 +520,15 @@ def experts(
     layers = None if layout is None else layout(keys, fields["n_layers"])
     if renorm and keys.flag(renorm if isinstance(renorm, str) else "norm_topk_prob"):
         router = f"{router}_renorm"
-    found = routed(keys, count, router, chosen=chosen, lowest=lowest)
+    fields_of_experts = routed(keys, count, router, chosen=chosen, lowest=lowest)
     for more in parts:
-        found |= more(keys, fields)
+        fields_of_experts |= more(keys, fields)
     if layout is not None:
-        return placed(fields, layers, found)
-    return {**({"d_ff_expert": fields.pop("d_ff")} if "d_ff" in fields else {}), **found}
+        return placed(fields, layers, fields_of_experts)
+    return {
+        **({"d_ff_expert": fields.pop("d_ff")} if "d_ff" in fields else {}),
+        **fields_of_experts,
+    }
 
 
 def shared_experts(key: str, *, lowest: int = 0) -> Part:
@@ -650,12 +653,12 @@ def moe_layout(
         return None
     layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
     guesses = [(first, every, 0)]
-    for found in layers:
-        if len(found) > 1:
-            step = found[1] - found[0]
-            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
-        elif found:
-            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
+    for layer in layers:
+        if len(layer) > 1:
+            step = layer[1] - layer[0]
+            guesses += [(0, step, 0), (layer[0], step, 0), (0, step, (layer[0] + 1) % step)]
+        elif layer:
+            guesses += [(layer[0], 1, 0), (0, layer[0] + 1, 0)]
     for n_dense, step, offset in guesses:
         if all(
             on == (i >= n_dense and (i + 1 - offset) % step == 0)

@@ -205,7 +205,7 @@ def kind_of(value: object) -> str:
 
 
 def _is_any(value: object, kind: str) -> bool:
-    return any(_is(value, one) for one in kind.split("|"))
+    return any(_is(value, name) for name in kind.split("|"))
 
 
 def _is(value: object, kind: str) -> bool:

@@ -116,7 +116,7 @@ def bailing_experts(keys: Keys, fields: Json) -> Json:
 
 def phi3_small(keys: Keys, fields: Json) -> Json:
     """Read Phi-3-small's sizes, multipliers of μP and gate; biases are everywhere."""
-    found = sizes(keys, fields)
+    added = sizes(keys, fields)
     keys.only("hidden_act", "gegelu")
     every = keys.optional_size("dense_attention_every_n_layers")
     if every != 1:
@@ -125,14 +125,14 @@ def phi3_small(keys: Keys, fields: Json) -> Json:
         keys.notes.append(f"dense_attention_every_n_layers: {sparse}: {bound}")
     keys.differs("gegelu adds 1 to the value beside its gate and cuts both off at gegelu_limit")
     return {
-        **found,
+        **added,
         **biases(True, True),
         **SILU,
         "d_ff": keys.size("ff_intermediate_size"),
         "swish_beta": QUICK_GELU_BETA,
         "ffn_bias": True,
         "embedding_scale": keys.number("mup_embedding_multiplier"),
-        "attention_scale": keys.number("mup_attn_multiplier") / found["head_dim"],
+        "attention_scale": keys.number("mup_attn_multiplier") / added["head_dim"],
         "logit_scale": 1 / keys.number("mup_width_multiplier"),
     }
 

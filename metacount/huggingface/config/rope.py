@@ -80,26 +80,26 @@ def rotation(
 
     An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
     """
-    found = rope_object(keys)
-    base = _rope_number(keys, found, "rope_theta", theta)
+    parameters = rope_object(keys)
+    base = _rope_number(keys, parameters, "rope_theta", theta)
     fields: Json = {
         "position": "rope",
         "rope_style": style,
         "rope_theta": base,
-        "rope_scaling": scaling_of(keys, found),
+        "rope_scaling": scaling_of(keys, parameters),
     }
     if partial in keys.defaults:
-        factor = _rope_number(keys, found, "partial_rotary_factor", partial)
+        factor = _rope_number(keys, parameters, "partial_rotary_factor", partial)
         fields |= rotary(keys, head_dim, factor, rounds_up)
     else:
         keys.fixed("partial_rotary_factor", 1.0)
-        _check_whole(keys, found)
-    _check_numbers(keys, found, base, fields.get("rotary_dim") or head_dim)
+        _check_whole(keys, parameters)
+    _check_numbers(keys, parameters, base, fields.get("rotary_dim") or head_dim)
     return fields
 
 
-def _check_whole(keys: Keys, found: Json) -> None:
-    if (share := found.get("partial_rotary_factor")) not in (1.0, None):
+def _check_whole(keys: Keys, parameters: Json) -> None:
+    if (share := parameters.get("partial_rotary_factor")) not in (1.0, None):
         keys.unmapped("partial_rotary_factor", share, "this family rotates whole heads")
 
 
@@ -128,13 +128,17 @@ def rope_by_layer_type(
 
     `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
     """
-    found, scaling = keys.given("rope_parameters"), keys.given("rope_scaling")
-    found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    parameters, scaling = keys.given("rope_parameters"), keys.given("rope_scaling")
+    parameters = (
+        {}
+        if parameters is None
+        else _checked_object(keys, "rope_parameters", parameters, flat=False)
+    )
     scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
     bases, scalings = {}, {}
     letters = (("full_attention", "G", old_global), ("sliding_attention", "L", old_local))
     for kind, letter, old in letters:
-        inner = found.get(kind)
+        inner = parameters.get(kind)
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
         inner = {**inner, **scaling} if kind in scaled else inner
         _check_whole(keys, inner)
@@ -156,8 +160,12 @@ def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]
 
     The window, and the heads of layers that have one, are known by now.
     """
-    found = keys.given("rope_parameters")
-    given = None if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    parameters = keys.given("rope_parameters")
+    given = (
+        None
+        if parameters is None
+        else _checked_object(keys, "rope_parameters", parameters, flat=False)
+    )
     read: list[Json] = []
     letters = fields.get("window_pattern", "G")
     for letter, (kind, (base, share)) in zip("GL", kinds.items(), strict=True):
@@ -198,9 +206,9 @@ def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]
 
 def rope_object(keys: Keys) -> Json:
     """Read what the config says of RoPE; the older key goes before the newer."""
-    scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
+    scaling, parameters = keys.given("rope_scaling"), keys.given("rope_parameters")
     name = "rope_scaling" if scaling else "rope_parameters"
-    value = scaling or found
+    value = scaling or parameters
     return {} if value is None else _checked_object(keys, name, value, flat=True)
 
 
@@ -221,47 +229,50 @@ def _checked_object(
     return value
 
 
-def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
-    beside = keys.number(outside)
-    return positive(name, found.get(name, beside))
+def _rope_number(keys: Keys, parameters: Json, name: str, outside: str) -> float:
+    outer = keys.number(outside)
+    return positive(name, parameters.get(name, outer))
 
 
-def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
+def scaling_of(keys: Keys, parameters: Json, *, nested: bool = False) -> RopeScaling | None:
     """Read the scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
     `nested`: the object is one of several, by kind of layer. A scaling that cannot be read changes
     no count: it is left out, and the config's module is not one to load weights into.
     """
-    kind = kind_of(found)
+    kind = kind_of(parameters)
     if kind == "default":
         return None
     try:
-        return RopeScaling(kind=kind, **_details(keys, kind, found, nested))
+        return RopeScaling(kind=kind, **_details(keys, kind, parameters, nested))
     except SpecError as error:
         keys.differs(f"RoPE scaling of type {kind} is not in the spec, for {error}")
         return None
 
 
-def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> None:
+def _check_numbers(keys: Keys, parameters: Json, base: float, width: int | None) -> None:
     """Note what transformers cannot compute the angles of `width` rotated values with."""
-    kind = kind_of(found)
+    kind = kind_of(parameters)
     limit = keys.data.get("max_position_embeddings", 1)  # or transformers' default, a number
-    beside, inside = keys.data.get(TRAINED, keys.defaults.get(TRAINED)), found.get(TRAINED, limit)
-    values = {"factor": MISSING, **found, TRAINED: inside if beside is None else beside}
+    outside, inside = (
+        keys.data.get(TRAINED, keys.defaults.get(TRAINED)),
+        parameters.get(TRAINED, limit),
+    )
+    values = {"factor": MISSING, **parameters, TRAINED: inside if outside is None else outside}
     needed = dict(NEEDED.get(kind, {}))
     if kind == "yarn":
         values["rope_theta"] = base
         needed["rope_theta"] = ("other than 1", lambda theta: theta != 1)
-        needed |= _of_scale(found, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
+        needed |= _of_scale(parameters, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
     if kind == "dynamic" and width == 2:
         keys.refused.append("RoPE of type dynamic must rotate more than 2 values: got 2")
     if kind == "longrope":
-        factors, pairs = found.get("short_factor"), ((width or 0) + 1) // 2
+        factors, pairs = parameters.get("short_factor"), ((width or 0) + 1) // 2
         if pairs > 1 and _are_real(factors) and len(factors) not in (1, pairs):
             rule = f"one number, or one for each of {pairs} pairs"
             keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(factors)}")
-        values["factor"] = factor = found.get("factor")
-        if found.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
+        values["factor"] = factor = parameters.get("factor")
+        if parameters.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
             needed["factor"] = REAL_OR_NULL
             if factor is None:
                 needed[TRAINED] = NEITHER_0_NOR_1
@@ -275,50 +286,50 @@ def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> N
             keys.refused.append(f"{name} of RoPE must be {rule}: got {shown_value(value)}")
 
 
-def _of_scale(found: Json, needed: Needed) -> Needed:
+def _of_scale(parameters: Json, needed: Needed) -> Needed:
     """Return what YaRN's scale needs, where it is computed by both of its weights."""
-    factor = found.get("factor")
-    computed = _is_real(factor) and factor > 1 and found.get("attention_factor") is None
-    return needed if computed and all(map(found.get, needed)) else {}
+    factor = parameters.get("factor")
+    computed = _is_real(factor) and factor > 1 and parameters.get("attention_factor") is None
+    return needed if computed and all(map(parameters.get, needed)) else {}
 
 
-def kind_of(found: Json) -> str:
+def kind_of(parameters: Json) -> str:
     """Name the type of scaling; "su" is longrope's old name."""
-    kind = str(found.get("rope_type") or found.get("type") or "default")
+    kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
     return {"su": "longrope"}.get(kind, kind)
 
 
-def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
+def _details(keys: Keys, kind: str, parameters: Json, nested: bool) -> Json:
     if kind == "linear":
-        return {"factor": found.get("factor")}
+        return {"factor": parameters.get("factor")}
     if kind == PROPORTIONAL:
-        share = found.get("partial_rotary_factor", 1.0)
-        return {"share": share, "factor": found.get("factor")}
+        share = parameters.get("partial_rotary_factor", 1.0)
+        return {"share": share, "factor": parameters.get("factor")}
     if kind == "dynamic":
-        return {"factor": found.get("factor"), "n_trained": _limit(keys)}
-    trained = _trained(keys, found)
+        return {"factor": parameters.get("factor"), "n_trained": _limit(keys)}
+    trained = _trained(keys, parameters)
     if kind == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor")
-        return {"n_trained": trained, **{name: found.get(name) for name in names}}
-    factor = found.get("factor")
+        return {"n_trained": trained, **{name: parameters.get(name) for name in names}}
+    factor = parameters.get("factor")
     if factor is None:
         factor = positive("max_position_embeddings", _limit(keys)) / positive(TRAINED, trained)
     if kind == "longrope":
         short, long = (
             tuple(value) if isinstance(value, list) else value
-            for value in (found.get("short_factor"), found.get("long_factor"))
+            for value in (parameters.get("short_factor"), parameters.get("long_factor"))
         )
         factors = {"n_trained": trained, "short_factors": short, "long_factors": long}
-        return {**factors, "attention_factor": _longrope_attention(found, factor, trained)}
+        return {**factors, "attention_factor": _longrope_attention(parameters, factor, trained)}
     # of several objects transformers reads no truncate
-    truncate = True if nested else found.get("truncate", True)
+    truncate = True if nested else parameters.get("truncate", True)
     return {
         "factor": factor,
         "n_trained": trained,
-        "beta_fast": found.get("beta_fast") or 32.0,
-        "beta_slow": found.get("beta_slow") or 1.0,
+        "beta_fast": parameters.get("beta_fast") or 32.0,
+        "beta_slow": parameters.get("beta_slow") or 1.0,
         "truncate": truncate,
-        "attention_factor": _yarn_attention(found, factor),
+        "attention_factor": _yarn_attention(parameters, factor),
     }
 
 
@@ -329,13 +340,13 @@ def _limit(keys: Keys) -> object:
     return limit
 
 
-def _trained(keys: Keys, found: Json) -> object:
+def _trained(keys: Keys, parameters: Json) -> object:
     """Read the number of trained positions:
     a key beside the object goes before the one in it (Phi-3).
     """
-    beside = keys.data.get(TRAINED, keys.defaults.get(TRAINED))
-    inside = found.get(TRAINED)
-    return beside if beside is not None else _limit(keys) if inside is None else inside
+    outer = keys.data.get(TRAINED, keys.defaults.get(TRAINED))
+    inside = parameters.get(TRAINED)
+    return outer if outer is not None else _limit(keys) if inside is None else inside
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
@@ -348,40 +359,40 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def _yarn_attention(found: Json, factor: object) -> object:
+def _yarn_attention(parameters: Json, factor: object) -> object:
     """Compute YaRN's factor on queries and keys: what is given, else by `mscale` and
     `mscale_all_dim`, else eq. 22.
     """
-    given, all_dim = found.get("attention_factor"), found.get("mscale_all_dim")
+    given, all_dim = parameters.get("attention_factor"), parameters.get("mscale_all_dim")
     if given is not None:
         return given
     scale = positive("factor", factor)
-    if found.get("mscale") and all_dim:
-        own = yarn_scale(scale, positive("mscale", found["mscale"]))
+    if parameters.get("mscale") and all_dim:
+        own = yarn_scale(scale, positive("mscale", parameters["mscale"]))
         return own / yarn_scale(scale, positive("mscale_all_dim", all_dim))
     return yarn_scale(scale)
 
 
-def _longrope_attention(found: Json, factor: object, trained: object) -> object:
+def _longrope_attention(parameters: Json, factor: object, trained: object) -> object:
     """Compute longrope's factor: what is given,
     else sqrt(1 + ln(factor)/ln(trained)), as in Phi-3's code.
     """
-    given = found.get("attention_factor")
+    given = parameters.get("attention_factor")
     if given is not None:
         return given
     times, length = positive("factor", factor), positive(TRAINED, trained)
     return math.sqrt(1 + math.log(times) / math.log(length)) if min(times, length) > 1 else 1.0
 
 
-def latent_scale(keys: Keys, found: Json, width: int) -> float | None:
+def latent_scale(keys: Keys, parameters: Json, width: int) -> float | None:
     """Compute DeepSeek's scale of scores:
     the usual one times yarn_scale(factor, mscale_all_dim)².
     """
-    if kind_of(found) == "default" or not found.get("mscale_all_dim"):
+    if kind_of(parameters) == "default" or not parameters.get("mscale_all_dim"):
         return None
     try:
-        all_dim = positive("mscale_all_dim", found["mscale_all_dim"])
-        scale = yarn_scale(positive("factor", found.get("factor")), all_dim)
+        all_dim = positive("mscale_all_dim", parameters["mscale_all_dim"])
+        scale = yarn_scale(positive("factor", parameters.get("factor")), all_dim)
     except SpecError as error:
         keys.differs(f"the scale of scores by mscale_all_dim is not in the spec, for {error}")
         return None

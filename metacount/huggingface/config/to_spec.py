@@ -113,11 +113,11 @@ def text_from_config(config: Json) -> tuple[Json, Mapped] | None:
     >>> spec.n_layers, spec.d_model
     (2, 4096)
     """
-    found, named = text_of(config), config.get("architectures")
+    text_part, named = text_of(config), config.get("architectures")
     named = named[0] if isinstance(named, list) and named else named
-    if found is None or (named and not str(named).endswith(LANGUAGE_MODEL)):
+    if text_part is None or (named and not str(named).endswith(LANGUAGE_MODEL)):
         return None
-    text, kind = found
+    text, kind = text_part
     family = family_of(text["model_type"], kind)
     inner = inside_alone().get(kind)
     family = inner if family is None else family
@@ -215,9 +215,9 @@ def _names_in(keys: Keys) -> dict[str, str]:
 
     names = {}
     for term in MODEL_TERMS:
-        found = [name for name in (term.name, *term.elsewhere) if name in keys.read]
-        if len(found) == 1:  # two would be as good a guess as the other
-            names[term.name] = keys.spelled.get(found[0], found[0])
+        present = [name for name in (term.name, *term.elsewhere) if name in keys.read]
+        if len(present) == 1:  # two would be as good a guess as the other
+            names[term.name] = keys.spelled.get(present[0], present[0])
     return names
 
 

@@ -73,15 +73,15 @@ def default_config(model_type: str) -> Json:
 
     Kept for types whose own defaults build no model.
     """
-    kept = small_configs().get(model_type, {})
-    changes = kept["config"] if kept.get("for") == "build" else {}
+    config = small_configs().get(model_type, {})
+    changes = config["config"] if config.get("for") == "build" else {}
     return {"model_type": model_type, **changes}
 
 
 def running_config(model_type: str) -> Json:
     """Return `default_config`, with what a type's defaults lack to be run, not only built."""
-    kept = small_configs().get(model_type, {})
-    return {"model_type": model_type, **kept.get("config", {})}
+    config = small_configs().get(model_type, {})
+    return {"model_type": model_type, **config.get("config", {})}
 
 
 @cache
@@ -401,14 +401,14 @@ def _made(name: str, make: Callable[[], T]) -> T:
     except Exception as error:
         # the last line of a validator's message is the rule, the first of any other the fact
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        said = lines[-1 if "alidat" in type(error).__name__ else 0]
-        said = "".join(c if c.isprintable() else "?" for c in said)[:160].rstrip(":")
+        reason = lines[-1 if "alidat" in type(error).__name__ else 0]
+        reason = "".join(c if c.isprintable() else "?" for c in reason)[:160].rstrip(":")
         if isinstance(error, AttributeError | TypeError | LookupError):  # Python's words, not ours
-            said = f"its code does not take a value of this config ({said})"
+            reason = f"its code does not take a value of this config ({reason})"
         remedy = re.search(r"pip install [\w.-]+\w", str(error) * isinstance(error, ImportError))
         raise SpecError(
             "config",
-            f"makes no {name} in transformers {version()}: {said}",
+            f"makes no {name} in transformers {version()}: {reason}",
             type(error).__name__,
             remedy[0] if remedy else "correct the config",
         ) from error
@@ -434,13 +434,13 @@ def longest_of(source: str | Json) -> tuple[int, str] | None:
     """
     _, config, _ = chosen_class(source)
     parts = [config, *(getattr(config, name, None) for name in TEXT_PARTS)]
-    found = []
+    lengths = []
     for part in parts:
         for key in LENGTHS:
             value = getattr(part, key, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                found.append((value, key))
-    return min(found, default=None)
+                lengths.append((value, key))
+    return min(lengths, default=None)
 
 
 # Without `architectures`: the first of these mappings that has the type.
@@ -528,11 +528,11 @@ def config_class(model_type: object) -> type[PreTrainedConfig]:
             "none" if model_type is None else model_type,
             hint,
         )
-    found = _named(folder(model_type), names[model_type])
-    if found is None:
-        found = _named(import_module("transformers"), names[model_type])
-    assert found is not None  # its own table has the name
-    return found
+    cls = _named(folder(model_type), names[model_type])
+    if cls is None:
+        cls = _named(import_module("transformers"), names[model_type])
+    assert cls is not None  # its own table has the name
+    return cls
 
 
 def _type_named(model_type: object, architectures: object) -> str | None:
@@ -565,10 +565,10 @@ def choose_class(
             )
         if named:
             name: str = RENAMED.get(str(named[0]), str(named[0]))
-            found = _class_called(name, model_type)
-            if found is not None:
+            cls = _class_called(name, model_type)
+            if cls is not None:
                 older = "" if name == named[0] else f", as {named[0]}"
-                return found, f"named by architectures{older}"
+                return cls, f"named by architectures{older}"
             chosen, reason = _by_type(model_type)
             if not remote:
                 raise SpecError(
@@ -585,9 +585,9 @@ def _by_type(model_type: str) -> tuple[type[PreTrainedModel], str]:
     for kind, _ in MAPPINGS:
         name = model_types(kind).get(model_type)
         if name is not None:
-            found = _class_called(name, model_type)
-            if found is not None:
-                return found, f"the {kind} class of type {model_type}"
+            cls = _class_called(name, model_type)
+            if cls is not None:
+                return cls, f"the {kind} class of type {model_type}"
     raise SpecError("model_type", "has no model class", model_type, "name one in architectures")
 
 
@@ -597,9 +597,9 @@ def _class_called(name: str, model_type: str) -> type[PreTrainedModel] | None:
 
     if not name.isidentifier() or name.startswith("_"):
         return None
-    found = _named(folder(model_type), name)
-    if found is None:
+    cls = _named(folder(model_type), name)
+    if cls is None:
         # some types use another type's class (internlm3: LlamaForCausalLM)
-        found = _named(import_module("transformers"), name)
-    is_model = isinstance(found, type) and issubclass(found, PreTrainedModel)
-    return found if is_model else None
+        cls = _named(import_module("transformers"), name)
+    is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)
+    return cls if is_model else None

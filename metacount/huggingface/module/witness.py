@@ -74,7 +74,7 @@ def module_witness(
     """
     dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
     roles = Roles(module)
-    found = measure_any_params(module, roles)
+    measured = measure_any_params(module, roles)
     try:
         run, failure = measure_any_forward(module, workload, roles), ""
     except Exception as error:
@@ -82,24 +82,24 @@ def module_witness(
         run, failure = None, shortfall(error)
     figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
     parts: dict[str, dict[str, int] | None] = dict.fromkeys(BREAKDOWNS)
-    figures["params"] = found.params
-    figures["active_params"] = found.active_params
-    figures["active_params_no_embed"] = found.no_embed
-    if found.text_params != found.params:
-        figures["text_params"] = found.text_params
-        figures["text_active_params"] = found.text_active_params
+    figures["params"] = measured.params
+    figures["active_params"] = measured.active_params
+    figures["active_params_no_embed"] = measured.no_embed
+    if measured.text_params != measured.params:
+        figures["text_params"] = measured.text_params
+        figures["text_active_params"] = measured.text_active_params
         figures |= _tower_params(module)
-    parts["by_role"], parts["active_by_role"] = found.by_role, found.active_by_role
-    known = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
+    parts["by_role"], parts["active_by_role"] = measured.by_role, measured.active_by_role
+    known = {name: measured.buffers.get(name, 0) for name in KNOWN_BUFFERS}
     parts["buffers"] = {name: n for name, n in known.items() if n or name == KNOWN_BUFFERS[0]}
-    details = [_who(choice), *_param_details(found)]
+    details = [_who(choice), *_param_details(measured)]
     if run is None:
         details.append(f"forward not measured: {failure}")
     else:
         details += _run_figures(module, run, workload, dtype, figures, parts)
     details += _predicted(module, workload, figures, parts)
-    said = "; ".join(details)
-    return Witness(name="transformers", figures=figures, parts=parts, detail=said), run
+    detail = "; ".join(details)
+    return Witness(name="transformers", figures=figures, parts=parts, detail=detail), run
 
 
 def _predicted(
@@ -111,9 +111,9 @@ def _predicted(
     modules, why = prediction_modules(module, run_dtype(workload))
     if modules is None:
         return [why] if why else []
-    found = prediction_params(modules)
-    figures["mtp_params"], parts["mtp_by_role"] = found.params, found.by_role
-    figures["mtp_active_params"] = found.active_params
+    params = prediction_params(modules)
+    figures["mtp_params"], parts["mtp_by_role"] = params.params, params.by_role
+    figures["mtp_active_params"] = params.active_params
     figures["mtp_matmul_flops"], why = prediction_flops(modules, workload)
     return [why] if why else []
 
@@ -149,24 +149,24 @@ def _who(choice: ClassChoice) -> str:
     return f"transformers {version()}, torch {torch.__version__}, on meta: {choice}"
 
 
-def _param_details(found: MeasuredParams) -> list[str]:
-    said = []
-    if found.text_params not in (None, found.params):
-        said.append(
-            f"the text model has {exact(found.text_params)} of the parameters (text_params); "
+def _param_details(measured: MeasuredParams) -> list[str]:
+    details = []
+    if measured.text_params not in (None, measured.params):
+        details.append(
+            f"the text model has {exact(measured.text_params)} of the parameters (text_params); "
             "FLOPs and caches are of text alone: the other towers, which active_params counts and "
             "text_active_params does not, are not run"
         )
-    others = {name: n for name, n in found.buffers.items() if name not in KNOWN_BUFFERS}
+    others = {name: n for name, n in measured.buffers.items() if name not in KNOWN_BUFFERS}
     if others:
-        said.append("buffers " + ", ".join(f"{name} {exact(n)}" for name, n in others.items()))
-    if found.unclaimed:
-        first = ", ".join(found.unclaimed[:3])
-        more = f" and {len(found.unclaimed) - 3} more" if len(found.unclaimed) > 3 else ""
-        said.append(f"in `other` because no module claims a role: {first}{more}")
-    if found.unknown_routing:
-        said.append(f"no number of experts per token is known for {found.unknown_routing[0]}")
-    return said
+        details.append("buffers " + ", ".join(f"{name} {exact(n)}" for name, n in others.items()))
+    if measured.unclaimed:
+        first = ", ".join(measured.unclaimed[:3])
+        more = f" and {len(measured.unclaimed) - 3} more" if len(measured.unclaimed) > 3 else ""
+        details.append(f"in `other` because no module claims a role: {first}{more}")
+    if measured.unknown_routing:
+        details.append(f"no number of experts per token is known for {measured.unknown_routing[0]}")
+    return details
 
 
 def _run_figures(
@@ -179,35 +179,35 @@ def _run_figures(
 ) -> list[str]:
     figures["matmul_flops"] = run.prefill.matmul_flops - run.prefill.idle
     parts["matmul_flops_by_role"] = run.prefill.chosen_by_role
-    said = list(run.assumed)
+    details = list(run.assumed)
     if run.prefill.rotary:
-        said.append(
+        details.append(
             f"without {exact(run.prefill.rotary)} FLOPs of rotary tables: "
             f"{exact(run.prefill.all_flops)} with them"
         )
     if run.prefill.idle:
-        whole, idle = exact(run.prefill.matmul_flops), exact(run.prefill.idle)
-        said.append(
+        total, idle = exact(run.prefill.matmul_flops), exact(run.prefill.idle)
+        details.append(
             f"its code runs experts on tokens that did not choose them: without {idle} "
-            f"FLOPs, {whole} with them; active_params counts the chosen ones"
+            f"FLOPs, {total} with them; active_params counts the chosen ones"
         )
     latent = _is_latent(module)
     if run.decode is not None and not latent:
         figures["decode_matmul_flops"] = run.decode.matmul_flops - run.decode.idle
         parts["decode_matmul_flops_by_role"] = run.decode.chosen_by_role
     elif run.decode is not None:
-        said.append(
+        details.append(
             f"no opinion on decode: its code expands every cached latent, "
             f"{exact(run.decode.matmul_flops)} FLOPs"
         )
     if run.kind == "encoder":
         # an encoder, or a decoder's body: what cannot generate is not asked for a cache
-        return [*said, "no opinion on decode and cache: its class does not generate"]
+        return [*details, "no opinion on decode and cache: its class does not generate"]
     if run.cache is None or run.kv_bytes_per_token is None:
-        return [*said, f"no cache measured: {run.no_cache}"]
+        return [*details, f"no cache measured: {run.no_cache}"]
     scale, unit = DTYPE_BYTES[workload.dtype], DTYPE_BYTES[dtype]
     if run.cache.key_heads > _kv_heads(module, latent):
-        said.append(
+        details.append(
             f"no opinion on the KV cache: its code caches expanded keys and values, "
             f"{exact(run.cache.kv_bytes // unit * scale)} bytes"
         )
@@ -216,12 +216,12 @@ def _run_figures(
         figures["kv_cache_bytes"] = run.cache.kv_bytes // unit * scale
         figures["cross_kv_cache_bytes"] = run.cache.cross_kv_bytes // unit * scale
     if type(module).__name__ in KEEPS_GIVEN:
-        said.append("no opinion on the recurrent state: its code keeps it in its modules")
+        details.append("no opinion on the recurrent state: its code keeps it in its modules")
     elif workload.dtype in DTYPES:  # a state may be of another dtype, which is not priced anew
         figures["state_bytes"] = run.cache.state_bytes
     if run.cache.state_bytes:
-        said.append(f"recurrent state {exact(run.cache.state_bytes)} bytes, not in the KV cache")
-    return said
+        details.append(f"recurrent state {exact(run.cache.state_bytes)} bytes, not in the KV cache")
+    return details
 
 
 def _is_latent(module: nn.Module) -> bool:
@@ -235,8 +235,8 @@ def _kv_heads(module: nn.Module, latent: bool) -> int:
     """
     if latent:
         return 1
-    told = [getattr(m, name, None) for m in module.modules() for name in KV_HEADS]
-    return max((n for n in told if isinstance(n, int)), default=2**31)
+    numbers = [getattr(m, name, None) for m in module.modules() for name in KV_HEADS]
+    return max((n for n in numbers if isinstance(n, int)), default=2**31)
 
 
 COUNT = "num_mtp_layers"
@@ -254,8 +254,8 @@ def prediction_modules(main: Any, dtype: torch.dtype) -> tuple[nn.Module | None,
     try:
         return built_quietly(lambda _: MtpModel(main, n_modules), main.config, dtype), ""
     except Exception as error:  # whatever somebody else's code raises
-        said = " ".join(str(error).split())[:160] or type(error).__name__
-        return None, f"transformers makes no prediction modules: {said}"
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        return None, f"transformers makes no prediction modules: {reason}"
 
 
 def prediction_params(modules: nn.Module) -> MeasuredParams:
@@ -271,7 +271,7 @@ def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None
         counted, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
     except Exception as error:  # likewise: the parameters still stand
         return None, f"prediction modules not run: {' '.join(str(error).split())[:160]}"
-    return sum(counted.by_role().values()) - counted.beside(idle=True), ""
+    return sum(counted.by_role().values()) - counted.other_flops(idle=True), ""
 
 
 def _ran(modules: Any, workload: Workload, roles: Roles) -> FlopCounter:

@@ -70,9 +70,9 @@ def largest(x: Tensor) -> float:
     return float(x.detach().abs().max())
 
 
-def unequal(one: Tensor, other: Tensor) -> float:
+def unequal(left: Tensor, other: Tensor) -> float:
     """Return the largest difference, relative to the largest value."""
-    return largest(one - other) / max(largest(one), largest(other))
+    return largest(left - other) / max(largest(left), largest(other))
 
 
 def loss_of(y: Tensor) -> Tensor:

@@ -316,8 +316,8 @@ def weight_gradients() -> Values:
         y_ND = experts(x_ND, chosen_Nk, weights_Nk)
         y_ND.retain_grad()
         loss_of(y_ND).backward()
-        one = torch.ones_like(weights_Nk[:, :1])
-        outputs = [experts(x_ND, chosen_Nk[:, i : i + 1], one) for i in range(2)]
+        ones = torch.ones_like(weights_Nk[:, :1])
+        outputs = [experts(x_ND, chosen_Nk[:, i : i + 1], ones) for i in range(2)]
         # [n, d] · [n, d] for each of the two experts
         products = torch.stack([(gradient(y_ND) * f).sum(-1) for f in outputs], dim=-1).detach()
         runs.append((gradient(weights_Nk), products))
@@ -461,5 +461,12 @@ def weighted_sum(top_k: int) -> Values:
             steps = f"{' + '.join(terms)} = {float(y_ND[n, 0]):.6f}"
             rows.append({"token": n, "experts": ", ".join(map(str, chosen)), "steps": steps})
     off, sums = unequal(y_ND, out), routing.weights_Nk.detach().sum(-1)
-    one = bool(((sums - 1).abs() < ROUNDING).all())
-    return {"off": off, "is_sum": off < ROUNDING, "rows": rows, "one": one, "k": top_k, **SIZES}
+    normalised = bool(((sums - 1).abs() < ROUNDING).all())
+    return {
+        "off": off,
+        "is_sum": off < ROUNDING,
+        "rows": rows,
+        "one": normalised,
+        "k": top_k,
+        **SIZES,
+    }

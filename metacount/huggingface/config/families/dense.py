@@ -61,8 +61,11 @@ SPARSE, SPARSITY = 10, 0.95  # leading layers of Gemma 3n that are sparse, and h
 
 def query_growth(keys: Keys, _: Json) -> Json:
     """Read the growth of queries with the logarithm of far positions (Ministral 3)."""
-    found = rope_object(keys)
-    beta, step = found.get("llama_4_scaling_beta"), found.get("original_max_position_embeddings")
+    parameters = rope_object(keys)
+    beta, step = (
+        parameters.get("llama_4_scaling_beta"),
+        parameters.get("original_max_position_embeddings"),
+    )
     if not beta or not step:
         return {}
     try:
@@ -169,9 +172,16 @@ def hunyuan_rope(keys: Keys, fields: Json) -> Json:
     """Read a RoPE whose base `alpha` raises once and for all, unless its `type` is yarn."""
     head_dim = fields["head_dim"]
     for name in ("rope_scaling", "rope_parameters"):
-        found = keys.data.get(name)
-        if isinstance(found, dict) and found.get("alpha") and found.get("type") != "yarn":
-            alpha, theta = found["alpha"], found.get("rope_theta", keys.number("rope_theta"))
+        parameters = keys.data.get(name)
+        if (
+            isinstance(parameters, dict)
+            and parameters.get("alpha")
+            and parameters.get("type") != "yarn"
+        ):
+            alpha, theta = (
+                parameters["alpha"],
+                parameters.get("rope_theta", keys.number("rope_theta")),
+            )
             if not is_number(alpha) or not is_number(theta) or not 0 < alpha < 1e12:
                 raise SpecError(name, "must have a positive alpha", alpha, "remove it")
             raised = float(theta * alpha ** (head_dim / (head_dim - 2)))
@@ -332,13 +342,13 @@ def gemma4_heads(keys: Keys, fields: Json) -> Json:
     letters = letters_where(keys, fields, lambda i: (i + 1) % 6 != 0 and i < n_layers - 1)
     seen, near = windows(letters, keys.size("sliding_window")), dict(fields)
     equal, given = keys.flag("attention_k_eq_v"), keys.optional_size("num_global_key_value_heads")
-    found = {"head_dim": keys.size("global_head_dim"), "values_of_keys": equal, **seen}
-    found["n_kv_heads"] = given if equal and given is not None else near["n_kv_heads"]
-    found |= own_layers(keys, near, letters)
+    added = {"head_dim": keys.size("global_head_dim"), "values_of_keys": equal, **seen}
+    added["n_kv_heads"] = given if equal and given is not None else near["n_kv_heads"]
+    added |= own_layers(keys, near, letters)
     for name in ("head_dim", "n_kv_heads") if seen else ():
-        if near[name] != found[name]:
-            found[f"{name}_windowed"] = near[name]
-    return {**found, **rope_of_kinds(keys, {**fields, **found}, GEMMA4_ROPE)}
+        if near[name] != added[name]:
+            added[f"{name}_windowed"] = near[name]
+    return {**added, **rope_of_kinds(keys, {**fields, **added}, GEMMA4_ROPE)}
 
 
 def gemma4_layers(keys: Keys, fields: Json) -> Json:
@@ -347,14 +357,14 @@ def gemma4_layers(keys: Keys, fields: Json) -> Json:
     """
     why = "experts beside a feed-forward, behind norms of their own"
     keys.only("enable_moe_block", False, why=why)
-    found = gemma3n_borrowing(keys, fields)
-    n_borrowing, n_layers = found["n_kv_shared_layers"], fields["n_layers"]
+    added = gemma3n_borrowing(keys, fields)
+    n_borrowing, n_layers = added["n_kv_shared_layers"], fields["n_layers"]
     if keys.flag("use_double_wide_mlp") and n_borrowing:
         pattern = "M" * (n_layers - n_borrowing) + "W" * n_borrowing
-        found |= {"d_ff_second": 2 * fields["d_ff"], "d_ff_pattern": pattern}
+        added |= {"d_ff_second": 2 * fields["d_ff"], "d_ff_pattern": pattern}
     width = keys.optional_size("hidden_size_per_layer_input", lowest=0)
     n_rows = keys.size("vocab_size_per_layer_input")
-    return {**found, **({"d_per_layer": width, "vocab_size_per_layer": n_rows} if width else {})}
+    return {**added, **({"d_per_layer": width, "vocab_size_per_layer": n_rows} if width else {})}
 
 
 # ---- latent attention, dense ----

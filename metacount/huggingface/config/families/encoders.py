@@ -195,13 +195,13 @@ def switch(keys: Keys, fields: Json) -> Json:
         keys.given("decoder_sparse_step")
     else:
         stacks.append(_sparse(keys, "decoder", fields["n_layers"]))
-    found = {"n_experts": keys.size("num_experts"), "router_bias": keys.flag("router_bias")}
+    added = {"n_experts": keys.size("num_experts"), "router_bias": keys.flag("router_bias")}
     layout = moe_layout(keys, "num_sparse_encoder_layers", stacks, every=2)
-    found = placed(fields, layout, {**found, "top_k": 1, "d_ff_expert": fields["d_ff"]})
-    if found:
+    added = placed(fields, layout, {**added, "top_k": 1, "d_ff_expert": fields["d_ff"]})
+    if added:
         keys.differs("tokens over expert_capacity are not dropped")
     more = keys.activation("dense_act_fn", gated=False)
-    return {**found, **more, "logit_scale": fields["d_model"] ** -0.5}
+    return {**added, **more, "logit_scale": fields["d_model"] ** -0.5}
 
 
 def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:

@@ -82,21 +82,21 @@ def lfm2_mixers(keys: Keys, fields: Json) -> Json:
     LFM2's first configs list the layers of attention in `full_attn_idxs`.
     """
     n_layers, types = fields["n_layers"], keys.given("layer_types")
-    found: Json = {}
+    added: Json = {}
     if "full_attn_idxs" in keys.defaults:
         full = keys.raw("full_attn_idxs")
         full = range(n_layers) if full is None else indices("full_attn_idxs", full)
         if types is None:
             types = ["full_attention" if i in full else "conv" for i in range(n_layers)]
-        found = {"d_ff": lfm2_width(keys)}
+        added = {"d_ff": lfm2_width(keys)}
     letters = letters_of(keys, "layer_types", types, {"full_attention": "A", "conv": "R"}, n_layers)
     width, conv_bias = keys.size("conv_L_cache"), keys.flag("conv_bias")
     if "A" not in letters:
         keys.unmapped("layer_types", "conv", "transformers needs one layer of attention")
     if "R" not in letters:
-        return found
-    found |= {"recurrent": "short_conv", "conv_kernel": width, "short_conv_bias": conv_bias}
-    return {**found, "mixer_pattern": shortest_period(letters)}
+        return added
+    added |= {"recurrent": "short_conv", "conv_kernel": width, "short_conv_bias": conv_bias}
+    return {**added, "mixer_pattern": shortest_period(letters)}
 
 
 def lfm2_width(keys: Keys) -> int:
@@ -221,9 +221,9 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
     """Read Qwen's hybrid: in every `full_attention_interval`-th layer gated attention with norms of
     queries and keys, in the others gated DeltaNet; zero-centred norms.
     """
-    found = keys.data.get("rope_parameters")
-    if isinstance(found, dict):
-        keys.data["rope_parameters"] = {k: v for k, v in found.items() if k not in AXES}
+    parameters = keys.data.get("rope_parameters")
+    if isinstance(parameters, dict):
+        keys.data["rope_parameters"] = {k: v for k, v in parameters.items() if k not in AXES}
     attention = {
         **BIAS(keys, fields),
         "output_gate": True,
@@ -234,8 +234,8 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
     letters = mixed(keys, fields, [(i + 1) % every != 0 for i in range(fields["n_layers"])])
     keys.fixed("mtp_use_dedicated_embeddings", False)  # its modules share the embedding
     predicting = prediction("mtp_num_hidden_layers")(keys, fields)
-    found = hybrid(fields, letters, attention, gated_delta(keys))
-    return {"norm_unit_offset": True, **predicting, **found}
+    parameters = hybrid(fields, letters, attention, gated_delta(keys))
+    return {"norm_unit_offset": True, **predicting, **parameters}
 
 
 def olmo_hybrid(keys: Keys, fields: Json) -> Json:
@@ -267,8 +267,12 @@ def olmo_hybrid(keys: Keys, fields: Json) -> Json:
 
 def rotation_or_none(keys: Keys, head_dim: int) -> Json:
     """Read RoPE, or no positions where its base is null."""
-    found = keys.given("rope_parameters")
-    if isinstance(found, dict) and "rope_theta" in found and found["rope_theta"] is None:
+    parameters = keys.given("rope_parameters")
+    if (
+        isinstance(parameters, dict)
+        and "rope_theta" in parameters
+        and parameters["rope_theta"] is None
+    ):
         keys.raw("rope_theta")
         return {"position": "none"}
     return rotation(keys, head_dim)
@@ -286,26 +290,26 @@ def minimax(keys: Keys, fields: Json) -> Json:
         "linear_chunk_size": keys.size("block_size"),
         "linear_norm_eps": None if fields["norm_eps"] == LIGHTNING_EPS else LIGHTNING_EPS,
     }
-    found = {
+    added = {
         "norm_placement": "stream",
         **routed(keys, "num_local_experts", "softmax_renorm"),
         **residual_weights(keys, letters),
         "d_ff_expert": fields.pop("d_ff"),
     }
-    return {**found, **hybrid(fields, letters, attention, recurrent)}
+    return {**added, **hybrid(fields, letters, attention, recurrent)}
 
 
 def residual_weights(keys: Keys, letters: str) -> Json:
     """Read the weights of the residual and of what is added to it: one of each for all layers."""
     kinds = {"A": "full_attn", "R": "linear_attn"}
     names = ["mlp", *(kinds[kind] for kind in sorted(set(letters)))]
-    found = {}
+    weights = {}
     for field, end in (("residual_weight", "alpha_factor"), ("residual_scale", "beta_factor")):
         values = {f"{name}_{end}": keys.number(f"{name}_{end}") for name in names}
         if len(set(values.values())) > 1:
             keys.unmapped(f"mlp_{end}", values, "all factors of the kind must be equal")
-        found[field] = values[f"mlp_{end}"]
-    return found
+        weights[field] = values[f"mlp_{end}"]
+    return weights
 
 
 # ---- Kimi Linear ----
@@ -500,8 +504,8 @@ def mamba2(
     d_inner = keys.optional_size(size) if size else None
     if d_inner is None:
         d_inner = expanded(keys, expand, fields["d_model"])
-    found = {**ssm_heads(keys, d_inner, names), **step_limits(keys)}
-    return {**found, **mixer_biases(keys, bias)}
+    added = {**ssm_heads(keys, d_inner, names), **step_limits(keys)}
+    return {**added, **mixer_biases(keys, bias)}
 
 
 def jamba_mixers(keys: Keys, fields: Json) -> Json:
@@ -527,13 +531,13 @@ def jamba_experts(keys: Keys, fields: Json) -> Json:
     some = keys.size("num_experts") > 1
     layers = periodic(keys, "expert_layer", fields["n_layers"])
     letters = "".join("FE"[on and some] for on in layers)
-    found = {**routed(keys, "num_experts", "softmax"), "d_ff_expert": fields["d_ff"]}
+    added = {**routed(keys, "num_experts", "softmax"), "d_ff_expert": fields["d_ff"]}
     pattern = {"ffn_pattern": shortest_period(letters)}
     if "E" not in letters:
         return pattern
     if "F" not in letters:
         del fields["d_ff"]
-    return {**pattern, **found}
+    return {**pattern, **added}
 
 
 def periodic(keys: Keys, name: str, n_layers: int) -> list[bool]:
@@ -554,12 +558,12 @@ def granite_mixers(keys: Keys, fields: Json) -> Json:
     mixers = {"linear_attention": "R", "full_attention": "A"}
     letters = letters_of(keys, "layer_types", names, mixers, n_layers)
     mixer = mamba2(IBM)(keys, fields)
-    found = {**scales(keys, fields), **BIAS(keys, fields), **mixer}
+    added = {**scales(keys, fields), **BIAS(keys, fields), **mixer}
     position = rotation(keys, fields["head_dim"])
     if keys.raw("position_embedding_type") != "rope":
         keys.only("position_embedding_type", None, "nope")
         position = {"position": "none"}
-    return {**found, "mixer_pattern": shortest_period(letters), **position}
+    return {**added, "mixer_pattern": shortest_period(letters), **position}
 
 
 def granite_experts(keys: Keys, fields: Json) -> Json:

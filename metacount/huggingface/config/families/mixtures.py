@@ -93,12 +93,14 @@ def qwen3_moe_windows(keys: Keys, _: Json) -> Json:
 
 def phimoe_rope(keys: Keys, _: Json) -> Json:
     """Say that RoPE's scaling, where there is one, is another in transformers."""
-    found = rope_object(keys)
-    if kind_of(found) != "default":
+    parameters = rope_object(keys)
+    if kind_of(parameters) != "default":
         keys.differs("Phi-MoE in transformers takes RoPE's short factors at any length")
         for name in ("short_mscale", "long_mscale"):
-            if not isinstance(found.get(name), int | float):
-                keys.refused.append(f"{name} of RoPE must be a number: got {found.get(name)!r}")
+            if not isinstance(parameters.get(name), int | float):
+                keys.refused.append(
+                    f"{name} of RoPE must be a number: got {parameters.get(name)!r}"
+                )
     return {}
 
 
@@ -181,8 +183,8 @@ def mimo_windows(keys: Keys, fields: Json) -> Json:
     )(keys, fields)
     theta, near = MIMO_ROPE.values()
     fixed(rope_theta=theta[0], swa_rope_theta=near[0], partial_rotary_factor=near[1])(keys, fields)
-    found = {**windows(letters, window), **(own if "L" in letters else {})}
-    return {**found, **rope_of_kinds(keys, {**fields, **found}, MIMO_ROPE)}
+    added = {**windows(letters, window), **(own if "L" in letters else {})}
+    return {**added, **rope_of_kinds(keys, {**fields, **added}, MIMO_ROPE)}
 
 
 def mimo_sparse(keys: Keys, n_layers: int) -> Json | None:
@@ -197,7 +199,7 @@ def laguna_layers(keys: Keys, fields: Json) -> Json:
     """Read Laguna's windows, and how many heads the layers of each kind have."""
     n_layers = fields["n_layers"]
     letters = letters_where(keys, fields, lambda _: False)
-    found = windows(letters, keys.size("sliding_window"))
+    added = windows(letters, keys.size("sliding_window"))
     given = keys.given("num_attention_heads_per_layer")
     if given is not None:
         name = "num_attention_heads_per_layer"
@@ -208,11 +210,11 @@ def laguna_layers(keys: Keys, fields: Json) -> Json:
         if any(len(counts) > 1 for counts in kinds.values()):
             keys.unmapped(name, given, "layers of one kind must have the same number")
         counts = {letter: min(numbers) for letter, numbers in kinds.items()}
-        found["n_heads"] = counts.get("G", counts.get("L"))
-        if counts.get("L", found["n_heads"]) != found["n_heads"]:
-            found["n_heads_windowed"] = counts["L"]
+        added["n_heads"] = counts.get("G", counts.get("L"))
+        if counts.get("L", added["n_heads"]) != added["n_heads"]:
+            added["n_heads_windowed"] = counts["L"]
     only(gating=(True, "per-head"), why="a gate of each value has no spec")(keys, fields)
-    return {**found, **rope_of_kinds(keys, {**fields, **found}, LAGUNA_ROPE)}
+    return {**added, **rope_of_kinds(keys, {**fields, **added}, LAGUNA_ROPE)}
 
 
 def step_lists(keys: Keys, fields: Json) -> Json:
@@ -244,21 +246,21 @@ def step_scale(keys: Keys, _: Json) -> Json:
 def step_layers(keys: Keys, fields: Json) -> Json:
     """Read Step 3.5's windows, whose layers may have more heads, and RoPE by layers or by kinds."""
     letters = letters_where(keys, fields, lambda _: False)
-    found = checked_windows(keys, letters, keys.optional_size("sliding_window"))
-    beside, near = keys.given("attention_other_setting"), keys.given("num_sliding_attention_heads")
-    if near is None and isinstance(beside, dict):
-        near = keys.data["num_sliding_attention_heads"] = beside.get("num_attention_heads")
+    added = checked_windows(keys, letters, keys.optional_size("sliding_window"))
+    others, near = keys.given("attention_other_setting"), keys.given("num_sliding_attention_heads")
+    if near is None and isinstance(others, dict):
+        near = keys.data["num_sliding_attention_heads"] = others.get("num_attention_heads")
         for name, field in (("num_attention_groups", "n_kv_heads"), ("head_dim", "head_dim")):
-            if beside.get(name, fields[field]) != fields[field]:
+            if others.get(name, fields[field]) != fields[field]:
                 keys.unmapped(
-                    f"attention_other_setting.{name}", beside[name], "not read by the code"
+                    f"attention_other_setting.{name}", others[name], "not read by the code"
                 )
     if (
         near is not None
         and "L" in letters
         and keys.size("num_sliding_attention_heads") != fields["n_heads"]
     ):
-        found["n_heads_windowed"] = near
+        added["n_heads_windowed"] = near
     kinds = {FULL_OR_SLIDING[letter == "L"]: i for i, letter in reversed([*enumerate(letters)])}
     bases, shares = keys.data.get("rope_theta"), keys.given("partial_rotary_factors")
     scaling = keys.given("rope_scaling")
@@ -282,7 +284,7 @@ def step_layers(keys: Keys, fields: Json) -> Json:
     limits = [keys.given(name) for name in ("swiglu_limits", "swiglu_limits_shared")]
     if any(isinstance(values, list) and any(values) for values in limits):
         keys.differs("Step 3.5 limits what gates give in some layers")
-    return {**found, **rope_of_kinds(keys, {**fields, **found}, STEP_ROPE)}
+    return {**added, **rope_of_kinds(keys, {**fields, **added}, STEP_ROPE)}
 
 
 # ---- experts ----
@@ -386,14 +388,14 @@ def deepseek_v2_experts(keys: Keys, fields: Json) -> Json:
         n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
         if n_groups > 1:
             groups = {"n_groups": n_groups, "top_groups": top_groups, "group_score": "max"}
-    found = {
+    added = {
         **routed(keys, "n_routed_experts", "softmax"),
         "d_ff_expert": keys.size("moe_intermediate_size"),
         "n_shared_experts": keys.size("n_shared_experts", lowest=0),
         "routed_scale": keys.number("routed_scaling_factor"),
         **groups,
     }
-    return {**value, **placed(fields, layout, found)}
+    return {**value, **placed(fields, layout, added)}
 
 
 def indexed_layers(keys: Keys, fields: Json) -> Json:
@@ -539,7 +541,7 @@ def longcat_experts(keys: Keys, fields: Json) -> Json:
     if kind not in (None, "identity"):
         rule = "must be identity: a zero expert gives back what it gets"
         raise SpecError("zero_expert_type", rule, kind, "remove it, or choose identity")
-    found = {
+    added = {
         "v_head_dim": value_dim,
         "scaled_latents": True,
         "ffn_pattern": "BF",
@@ -548,19 +550,19 @@ def longcat_experts(keys: Keys, fields: Json) -> Json:
         "selection_bias": True,
         "routed_scale": keys.number("routed_scaling_factor"),
     }
-    if found["top_k"] > found["n_experts"]:
-        keys.unmapped("moe_topk", found["top_k"], "choose at most n_routed_experts")
-    if found["top_k"] == 1:
+    if added["top_k"] > added["n_experts"]:
+        keys.unmapped("moe_topk", added["top_k"], "choose at most n_routed_experts")
+    if added["top_k"] == 1:
         keys.differs("transformers' code fails where each token has one expert")
     n_zero = keys.optional_size("zero_expert_num", lowest=0)
     if not n_zero:
-        return found
-    unread = fields["n_layers"] // 2 * n_zero * 2 * found["d_ff_expert"] * fields["d_model"]
+        return added
+    unread = fields["n_layers"] // 2 * n_zero * 2 * added["d_ff_expert"] * fields["d_model"]
     keys.notes.append(
         f"zero_expert_num: transformers' class stores {exact(unread)} parameters that no token "
         "reads, rows for zero experts in gate_up_proj; without them: --set zero_expert_rows=false"
     )
-    return {**found, "n_zero_experts": n_zero, "zero_expert_rows": True}
+    return {**added, "n_zero_experts": n_zero, "zero_expert_rows": True}
 
 
 # ---- rows ----

@@ -38,8 +38,8 @@ CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 @part
 def named(keys: Keys, _: Json, width: str, layers: str, name: str) -> Json:
     """Read the sizes under other names; as many key/value heads as query heads."""
-    found = trunk(keys, layers, width)
-    return {**found, **heads(found["d_model"], keys.size(name), name)}
+    fields = trunk(keys, layers, width)
+    return {**fields, **heads(fields["d_model"], keys.size(name), name)}
 
 
 @part
@@ -66,8 +66,8 @@ def learned(keys: Keys, _: Json, key: str, *, offset: int = 0) -> Json:
 def rotated(keys: Keys, fields: Json, style: str) -> Json:
     """Read RoPE on the first `rotary_dim` values of a head."""
     width = keys.size("rotary_dim")
-    whole = width == fields["head_dim"]
-    return {"position": "rope", "rotary_dim": None if whole else width, "rope_style": style}
+    full_width = width == fields["head_dim"]
+    return {"position": "rope", "rotary_dim": None if full_width else width, "rope_style": style}
 
 
 def bigcode_heads(keys: Keys, fields: Json) -> Json:
