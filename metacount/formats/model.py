@@ -106,7 +106,7 @@ def _from_description(
     assert described.config is not None  # it is one of the two
     if described.gguf is not None:
         source_of = {"gguf": described.gguf}
-    how: Json = {"name": name, "source_of": source_of, "path": where, "told": described}
+    how: Json = {"name": name, "source_of": source_of, "path": where, "described": described}
     return from_hugging_face(described.config, where, **how)
 
 
