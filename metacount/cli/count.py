@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.given import OwnModule
     from metacount.huggingface.checkpoint.totals import Totals
-    from metacount.spec import ModelSpec, Request
+    from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
     from metacount.textbook.proven import Against, Proven, Verdict
@@ -117,7 +117,14 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if args.folder is not None:
         from metacount.cli.folder import counted_folder
 
-        return counted_folder(args.folder, request, args.settings, args.jobs, as_json=args.json)
+        return counted_folder(
+            args.folder,
+            request,
+            data_of,
+            settings=args.settings,
+            jobs=args.jobs,
+            as_json=args.json,
+        )
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     for model in args.model if args.input or args.modules else ():
@@ -273,7 +280,7 @@ def _served_report(reserved: Reserved) -> Report:
     return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", reserved.rule)])]]
 
 
-def data_of(model: Any, request: Request, cache_dtypes: Kept = None) -> Json:
+def data_of(model: Any, request: Workload | Request, cache_dtypes: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
         return count_data(model, _counted(model, request, cache_dtypes))
@@ -310,7 +317,7 @@ def data_of(model: Any, request: Request, cache_dtypes: Kept = None) -> Json:
     }
 
 
-def _of_text(text: Model, measured: Witness, request: Request) -> list[str]:
+def _of_text(text: Model, measured: Witness, request: Workload | Request) -> list[str]:
     """Fill in the figures of text that were not measured, by the formula of the text part; say
     which.
     """
@@ -334,7 +341,7 @@ def _of_text(text: Model, measured: Witness, request: Request) -> list[str]:
     return [*notes, *result.notes]
 
 
-def _counted(model: Model, request: Request, cache_dtypes: Kept = None) -> Count:
+def _counted(model: Model, request: Workload | Request, cache_dtypes: Kept = None) -> Count:
     quantised = model.quantised
     return count(
         model.spec, request, notes=model.notes, quantised=quantised, cache_dtypes=cache_dtypes

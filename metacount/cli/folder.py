@@ -1,7 +1,8 @@
-"""`metacount count --folder`: every model below a folder, counted in parallel processes, no torch.
+"""`metacount count --folder`: every model below a folder, counted in parallel processes.
 
 A line of JSON for each, or a table, and what was refused and why. A file that cannot be counted is
-an outcome with the reason, in its place among the others.
+an outcome with the reason, in its place among the others. What has no formula is measured after
+all that have one, in processes that load torch; no other process loads it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 
 from metacount import units
 from metacount.cli.answer import Pieces, enveloped
-from metacount.cli.layout import GAP, columns, width_of
+from metacount.cli.layout import GAP, cells, columns, width_of
 from metacount.cli.progress import say
 from metacount.cli.report import Grid, Notes, in_text
 from metacount.errors import (
@@ -22,6 +24,7 @@ from metacount.errors import (
     NoModel,
     SpecError,
     interrupted,
+    missing_library,
     printable,
     shown,
 )
@@ -31,21 +34,32 @@ from metacount.spec import DTYPE_BYTES, SEQ_LEN
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from typing import TypeAlias
 
     from metacount.files import Json
+    from metacount.resolve import Model
     from metacount.spec import Request, Workload
+
+    Measure: TypeAlias = Callable[[Model | TransformersOnly, Workload | Request], Json]
 
 ENDING = ".json"
 FILES_AT_ONCE = 200  # that a process takes, of which each is a fifth of a millisecond
 WAITING = 4  # such parts per process, counted ahead of the one that is shown next
 MAX_JOBS = 256
 
-SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
+MEASURE_S = 60  # seconds that measuring one file may take
+MAX_MEMORY = 4 * 2**30  # bytes of data of a process that measures
+WITHOUT_LIMITS = "`metacount count FILE` limits neither time nor memory"
+
+SHORTEST_PATH = 32  # a path is cut in its middle, down to so many characters
+MARKS = {"text": "*", "measured": "+"}
+SHARED_ENDS = ("/config.json", "_config.json", ENDING)  # not shown where every name has it
 MOST_PASSED = 5  # files that are named
 MOST_REASONS = 20  # shown; the JSON has each file's own
 
 HEADS = ("model", "params", "active_params", "kv/token", "matmul_flops")
+FIGURES = ("params", "active_params", "kv_cache_bytes_per_token", "matmul_flops")
 ALIGN = "<>>>>"
 
 # What lies beside a model's config.json and describes no model.
@@ -78,13 +92,15 @@ class Listing:
 class Outcome:
     """One file: its figures, as `count --json` gives them, or the error that stands for them.
 
-    `passed`: it describes no model, and has neither.
+    `passed`: it describes no model, and has neither. `problem`: why it has no formula, where it is
+    to be measured.
     """
 
     path: str
     data: Json
     error: str | None = None
     passed: bool = False
+    problem: str = ""
 
 
 def list_folder(folder: str) -> Listing:
@@ -127,39 +143,65 @@ def list_folder(folder: str) -> Listing:
 def count_folder(
     listing: Listing,
     workload: Workload | Request,
+    measure: Measure,
     *,
     settings: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Iterator[list[Outcome]]:
     """Count in `jobs` processes (None: one for each usable core); yield outcomes, in order.
 
-    Few parts are held at a time, however many files there are. Raises `InputError` when a process
-    dies.
+    What has no formula is left to `measure`, a function of a module, and comes after all else. Few
+    parts are held at a time, however many files there are. Raises `InputError` when a process that
+    counts by formula dies.
     """
-    paths = listing.paths
-    parts = [paths[i : i + FILES_AT_ONCE] for i in range(0, len(paths), FILES_AT_ONCE)]
-    job = _Job(listing, workload, tuple(settings))
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise InputError(f"--jobs must be 1 to {MAX_JOBS}: got {jobs}")
-    n_processes = min(usable_cores() if jobs is None else jobs, len(parts))
+    n_processes = usable_cores() if jobs is None else jobs
+    job = _Job(listing, workload, tuple(settings), measure)
+    left: list[Outcome] = []
+    for part in _by_formula(job, listing.paths, n_processes):
+        left += [outcome for outcome in part if outcome.problem]
+        yield [outcome for outcome in part if not outcome.problem]
+    if left:
+        yield from _measured(job, left, n_processes)
+
+
+def _by_formula(job: _Job, paths: list[str], n_processes: int) -> Iterator[list[Outcome]]:
+    parts = [paths[i : i + FILES_AT_ONCE] for i in range(0, len(paths), FILES_AT_ONCE)]
+    n_processes = min(n_processes, len(parts))
     if n_processes == 1:
         yield from map(job, parts)
         return
     from contextlib import closing
 
-    from metacount.many.pool import Failed, answers
+    from metacount.many.pool import Failed, answers, in_order
 
-    done: dict[int, list[Outcome]] = {}
-    shown = 0
     counted = answers(job, parts, processes=n_processes, ahead=WAITING * n_processes)
     with closing(counted):
-        for number, answer in counted:
+        for answer in in_order(counted):
             if isinstance(answer, Failed):
                 raise InputError("a process that counted has died; --jobs 1 counts without any")
-            done[number] = answer
-            while shown in done:
-                yield done.pop(shown)
-                shown += 1
+            yield answer
+
+
+def _measured(job: _Job, left: list[Outcome], n_processes: int) -> Iterator[list[Outcome]]:
+    from contextlib import closing
+
+    from metacount.many.pool import Failed, WithTorch, answers, in_order
+
+    work = WithTorch(job.measured, max_memory=MAX_MEMORY)
+    paths = [outcome.path for outcome in left]
+    measured = answers(work, paths, processes=n_processes, timeout_s=MEASURE_S)
+    with closing(measured):
+        for outcome, answer in zip(left, in_order(measured), strict=True):
+            if isinstance(answer, Failed):
+                answer = Outcome(
+                    path=outcome.path, data={}, error=f"{answer.reason}; {WITHOUT_LIMITS}"
+                )
+            if answer.error is not None:
+                error = f"has no formula: {outcome.problem}; measuring it: {answer.error}"
+                answer = Outcome(path=outcome.path, data={}, error=error)
+            yield [answer]
 
 
 def usable_cores() -> int:
@@ -173,22 +215,35 @@ class _Job:
     """Counts the files of one part; is sent to the processes, so it holds plain data only."""
 
     def __init__(
-        self, listing: Listing, workload: Workload | Request, settings: tuple[str, ...]
+        self,
+        listing: Listing,
+        workload: Workload | Request,
+        settings: tuple[str, ...],
+        measure: Measure,
     ) -> None:
         self.folder, self.unreadable = listing.folder, listing.unreadable
-        self.workload, self.settings = workload, settings
+        self.workload, self.settings, self.measure = workload, settings, measure
 
     def __call__(self, part: Sequence[str]) -> list[Outcome]:
-        return [self._outcome(path) for path in part]
+        return [self._outcome(path, self._by_formula) for path in part]
 
-    def _outcome(self, path: str) -> Outcome:
+    def measured(self, path: str) -> Outcome:
+        """Measure one file, as `metacount count FILE` does."""
+        from metacount.cli.answer import prepare_for_torch
+
+        prepare_for_torch()
+        return self._outcome(path, self._by_module)
+
+    def _outcome(self, path: str, count_file: Callable[[str], Json]) -> Outcome:
         if path in self.unreadable:
             return Outcome(path=path, data={}, error=self.unreadable[path])
         file = os.path.join(self.folder, path)
         try:
-            return Outcome(path=path, data=self._data(file))
+            return Outcome(path=path, data=count_file(file))
         except NoModel:
             return Outcome(path=path, data={}, passed=True)
+        except _NoFormula as error:
+            return Outcome(path=path, data={}, problem=str(error))
         except (InputError, SpecError) as error:
             reason = printable(error).removeprefix(f"{shown(file)}: ")
             if not os.path.exists(file):
@@ -198,7 +253,7 @@ class _Job:
             reason = f"not foreseen: {type(error).__name__}: {shown(error)}"
         return Outcome(path=path, data={}, error=reason)
 
-    def _data(self, file: str) -> Json:
+    def _by_formula(self, file: str) -> Json:
         from metacount.textbook.count import count
         from metacount.textbook.proven import count_data
 
@@ -206,22 +261,40 @@ class _Job:
         of_text = {}
         if isinstance(model, TransformersOnly):
             if model.text is None:
-                what = f"has no formula: {model.problem}"
-                raise InputError(f"{what}; `metacount count FILE` measures it")
+                raise _NoFormula(model.problem)
             model, of_text = model.text, {"part": "text"}
         counted = count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)
         return count_data(model, counted) | of_text
+
+    def _by_module(self, file: str) -> Json:
+        try:
+            return self.measure(find_in_file(file, self.settings), self.workload)
+        except ModuleNotFoundError as error:
+            raise missing_library(error) from None
+        except MemoryError:
+            what = f"took more than {units.gib(MAX_MEMORY)} of memory; {WITHOUT_LIMITS}"
+            raise InputError(what) from None
+
+
+class _NoFormula(Exception):
+    """A model that is to be measured."""
 
 
 # ---- what is written of them
 
 
 def counted_folder(
-    folder: str, request: Request, settings: list[str], jobs: int | None, *, as_json: bool
+    folder: str,
+    request: Request,
+    measure: Measure,
+    *,
+    settings: list[str],
+    jobs: int | None,
+    as_json: bool,
 ) -> Pieces:
     """Count every model below a folder; what is counted is written as it comes."""
     listing = list_folder(folder)
-    counted = count_folder(listing, request, settings=settings, jobs=jobs)
+    counted = count_folder(listing, request, measure, settings=settings, jobs=jobs)
     view = FolderView(listing, request, counted, as_json=as_json)
     return Pieces(text=view.pieces(), code=view.closing)
 
@@ -239,18 +312,19 @@ class FolderView:
     ) -> None:
         self.listing, self.request, self.counted = listing, request, counted
         self.as_json, self.interrupted = as_json, False
-        self.n_seen = self.n_counted = self.n_shorter = self.n_text = 0
+        self.n_seen = self.n_counted = self.n_shorter = self.n_text = self.n_measured = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.passed: list[str] = []
 
     def pieces(self) -> Generator[str, None, None]:
-        """Yield an object a line, in the paths' order, a refused file with its path and `error`; or
-        a table of what was counted, with how many were refused and why.
+        """Yield an object a line, in the paths' order and last what was measured, a refused file
+        with its path and `error`; or a table of what was counted, with how many were refused and
+        why.
         """
         import json
 
         encode = json.JSONEncoder(separators=(",", ":")).encode
-        rows: list[tuple[str, ...]] = []
+        rows: dict[str, tuple[str, ...]] = {}
         try:
             for part in self.counted:
                 lines = []
@@ -260,7 +334,7 @@ class FolderView:
                         data = {**outcome.data, "model": outcome.path}
                         lines.append(f"{encode(error if outcome.error else enveloped(data))}\n")
                     elif outcome.data:
-                        rows.append(_row(outcome))
+                        rows[outcome.path] = _row(outcome)
                 self._book(part)  # what is ready to be shown: an interrupt leaves the two alike
                 say(f"counted {self.n_seen} of {len(self.listing.paths)} files")
                 yield "".join(lines)
@@ -298,6 +372,7 @@ class FolderView:
                 self.n_counted += 1
                 self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
                 self.n_text += "part" in outcome.data
+                self.n_measured += _is_measured(outcome.data)
             else:
                 # what errors share that differ in their numbers and values only
                 kind = re.sub(r"\d+", "#", re.split(": got |: line |: byte ", outcome.error)[0])
@@ -308,12 +383,19 @@ class FolderView:
         length = f"seq {SEQ_LEN if run.seq_len is None else run.seq_len}"
         if run.seq_len is None and self.n_shorter:
             length += f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
+        by = ""
+        if self.n_measured:
+            n_by_formula = units.exact(self.n_counted - self.n_measured)
+            by = f"{n_by_formula} by formula, {units.exact(self.n_measured)} measured; "
         counted = (
             f"{units.exact(self.n_counted)} of {_number(self.n_seen - len(self.passed), 'file')}: "
-            f"batch {run.batch_size}, {length}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per "
-            "value)"
+            f"{by}batch {run.batch_size}, {length}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes "
+            "per value)"
         )
         text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
+        module = (
+            f"{_number(self.n_measured, 'file')} without a formula: transformers' module of each"
+        )
         left = f"{units.exact(len(listing.paths) - self.n_seen)} files to go"
         what = f"{_number(listing.companions, 'file')} of tokenizers and the like"
         passed = {
@@ -324,7 +406,8 @@ class FolderView:
         figures = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
         notes = [
             ("counted", counted),
-            ("text", f"{text}measured by `metacount count FILE`" if self.n_text else ""),
+            (MARKS["text"], f"{text}measured by `metacount count FILE`" if self.n_text else ""),
+            (MARKS["measured"], f"{module} on the meta device" if self.n_measured else ""),
             ("stopped", f"by an interrupt, with {left}" if self.interrupted else ""),
             *self._reasons(),
             ("passed", "; ".join(text for text, some in passed.items() if some)),
@@ -355,25 +438,57 @@ def _number(n: int, thing: str) -> str:
     return f"{units.exact(n)} {thing}{'' if n == 1 else 's'}"
 
 
+def _is_measured(data: Json) -> bool:
+    return bool(data["source"] != "formula")
+
+
 def _row(outcome: Outcome) -> tuple[str, ...]:
+    """Write what the table shows of a file after its name: the mark of that, and the figures."""
     data = outcome.data
+    mark = MARKS["text"] if "part" in data else MARKS["measured"] if _is_measured(data) else ""
+    shorts = (units.exact, units.exact, units.gib, units.flops)
+    figures = [data[name] for name in FIGURES]
     return (
-        shown(outcome.path) + (" (text)" if "part" in data else ""),
-        units.exact(data["params"]),
-        units.exact(data["active_params"]),
-        units.gib(data["kv_cache_bytes_per_token"]),
-        units.flops(data["matmul_flops"]),
+        mark,
+        *("-" if n is None else short(n) for n, short in zip(figures, shorts, strict=True)),
     )
 
 
-def _grid(rows: Sequence[tuple[str, ...]]) -> Grid:
-    """Tabulate the models; paths are shortened, and the last columns left out to fit the width."""
-    routed = any(row[1] != row[2] for row in rows)
-    columns_shown = [i for i, head in enumerate(HEADS) if routed or head != "active_params"]
-    heads, *body = ([row[i] for i in columns_shown] for row in (HEADS, *rows))
-    others = width_of(heads[1:], [row[1:] for row in body])
-    room = max(SHORTEST_PATH, columns() - others - len(GAP))
-    for row in body:
-        if len(row[0]) > room:
-            row[0] = "..." + row[0][3 - room :]
-    return Grid(heads=heads, rows=body, align=ALIGN[: len(heads)], drops=heads[:1:-1])
+def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
+    """Tabulate the models by name; names are shortened, and the last columns left out, to fit."""
+    paths = sorted(rows)
+    routed = any(row[1] != row[2] for row in rows.values())
+    heads = [head for head in HEADS if routed or head != "active_params"]
+    body = [[rows[path][HEADS.index(head)] for head in heads] for path in paths]
+    names, marks = _names(paths), [f" {row[0]}" if row[0] else "" for row in body]
+
+    def table(room: int) -> Grid:
+        cuts = _cut(names, room - max(map(len, marks)))
+        named = [[cut + mark, *row[1:]] for cut, mark, row in zip(cuts, marks, body, strict=True)]
+        return Grid(heads=heads, rows=named, align=ALIGN[: len(heads)], drops=heads[:1:-1])
+
+    n_shown = len(heads) - len(table(SHORTEST_PATH).dropped(columns()))
+    others = width_of(heads[1:n_shown], [row[1:n_shown] for row in body])
+    return table(max(SHORTEST_PATH, columns() - others - len(GAP)))
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Shorten the paths by the end that all have."""
+    for end in SHARED_ENDS:
+        if all(path.endswith(end) and path != end for path in paths):
+            return [shown(path.removesuffix(end)) for path in paths]
+    return [shown(path) for path in paths]
+
+
+def _cut(names: list[str], room: int) -> list[str]:
+    """Cut what is longer than `room` about its middle, or where two stay different."""
+    cuts = names
+    for off in (0, 4, -4, 8, -8, 12, -12):
+        start = (room - 3) // 2 + off
+        end = room - 3 - start
+        shared = {cut for cut, n in Counter(cuts).items() if n > 1 or cells(cut) > room}
+        cuts = [
+            f"{name[:start]}...{name[-end:]}" if cut in shared and cells(name) > room else cut
+            for name, cut in zip(names, cuts, strict=True)
+        ]
+    return cuts

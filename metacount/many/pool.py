@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Job = TypeVar("Job")
     Result = TypeVar("Result")
+
+COLLECT_EVERY = 16  # jobs
 
 
 @frozen
@@ -71,6 +73,17 @@ def answers(
             worker.stop()
 
 
+def in_order(answered: Iterator[tuple[int, Result]]) -> Iterator[Result]:
+    """Yield the answers in the order of their jobs; one that comes early is held back."""
+    early: dict[int, Result] = {}
+    due = 0
+    for number, answer in answered:
+        early[number] = answer
+        while due in early:
+            yield early.pop(due)
+            due += 1
+
+
 class _Worker:
     def __init__(self, work: Callable[..., object]) -> None:
         # spawned, not forked: whoever calls may have threads, which a fork would leave half-way
@@ -105,6 +118,44 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+
+class WithTorch:
+    """Work with torch, sent to the processes that do it: no other process loads it.
+
+    `max_memory`: bytes of data that such a process may have, where the system can limit it.
+    """
+
+    def __init__(self, work: Callable[[Any], Any], *, max_memory: int | None = None) -> None:
+        self.work, self.max_memory, self.n_done = work, max_memory, 0
+
+    def __call__(self, job: Any) -> Any:
+        import gc
+
+        if not self.n_done:
+            with suppress(ModuleNotFoundError):  # the work itself will say so
+                import torch
+
+                torch.set_num_threads(1)
+            gc.disable()
+            if self.max_memory is not None:
+                _limit_data(self.max_memory)
+        try:
+            return self.work(job)
+        finally:
+            self.n_done += 1
+            if self.n_done % COLLECT_EVERY == 0:
+                # a collection looks at all of transformers: as long as measuring a model
+                gc.collect()
+
+
+def _limit_data(n_bytes: int) -> None:
+    with suppress(ImportError, OSError, ValueError):  # not every system has it
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = n_bytes if most == resource.RLIM_INFINITY else min(n_bytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 @contextmanager

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from metacount.many.pool import Failed, answers
+from metacount.many.pool import Failed, WithTorch, answers
 from metacount.spec import Workload
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 MAX_PROCESSES = 2
-COLLECT_EVERY = 16
 TIMEOUT_S = 240.0  # of one type
 SURVEYED = Workload(batch_size=1, seq_len=48)
 
@@ -188,30 +188,12 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-class _Measure:
-    """Measures a type in a process of its own; is sent there."""
-
-    def __init__(self, flops: bool) -> None:
-        self._flops, self._done = flops, 0
-
-    def __call__(self, job: tuple[str, str]) -> SurveyRow:
-        import gc
-
-        if not self._done:
-            import torch
-
-            torch.set_num_threads(1)
-            gc.disable()
-        kind, model_type = job
-        try:
-            row = measure_type(kind, model_type, flops=self._flops)
-        except Exception as error:
-            row = SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
-        self._done += 1
-        if self._done % COLLECT_EVERY == 0:
-            # a collection looks at all of transformers: as long as measuring a type
-            gc.collect()
-        return row
+def _row_of(job: tuple[str, str], *, flops: bool) -> SurveyRow:
+    kind, model_type = job
+    try:
+        return measure_type(kind, model_type, flops=flops)
+    except Exception as error:
+        return SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
 
 
 def survey(
@@ -223,7 +205,8 @@ def survey(
 ) -> Iterator[SurveyRow]:
     """Measure every (kind, model type); yield the rows as they come."""
     n_processes = min(processes, MAX_PROCESSES)
-    rows = answers(_Measure(flops), types, processes=n_processes, timeout_s=timeout_s)
+    work = WithTorch(partial(_row_of, flops=flops))
+    rows = answers(work, types, processes=n_processes, timeout_s=timeout_s)
     with closing(rows):
         for job, answer in rows:
             kind, model_type = types[job]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.cli import folder
+from metacount.cli.count import data_of
 from metacount.cli.folder import FILES_AT_ONCE, count_folder, list_folder
 from metacount.errors import InputError
 from metacount.resolve import find_in_file
@@ -80,7 +83,6 @@ REASONS = {
     "loop.json": "leads to no file",
     "null.json": "is not a regular file",
     "twice.json": "k399999 is given twice",
-    "vision.json": "has no formula: the model type vit",
 }
 
 
@@ -94,18 +96,81 @@ def test_a_hostile_file_is_one_line_and_the_others_are_counted(ask: Ask, tmp_pat
     # a million keys, the last one twice: found without comparing all with all
     keys = ", ".join(f'"k{i}": 0' for i in range(400_000))
     (tmp_path / "twice.json").write_text("{" + keys + ', "k399999": 1}')
-    write(tmp_path / "vision.json", {"model_type": "vit"})
     write(tmp_path / "fine.json", TINY)
     (tmp_path / "up").symlink_to("..")
     write(tmp_path / ("d/" * 300) / "config.json", TINY)
     code, out, err = ask.all(f"count --folder {tmp_path} --json")
     found = {line["model"]: line for line in lines(out)}
-    assert (code, err.splitlines()[-1]) == (2, "metacount: error: 7 of 9 files refused")
+    assert (code, err.splitlines()[-1]) == (2, "metacount: error: 6 of 8 files refused")
     assert set(found) == {*REASONS, "fine.json", "d/" * 300 + "config.json"}
     for name, reason in REASONS.items():
         assert set(found[name]) == {"model", "error"}
         assert found[name]["error"].startswith(reason) and "\n" not in found[name]["error"]
     assert found["fine.json"]["params"] == TINY_PARAMS
+
+
+CTRL = {"model_type": "ctrl", "n_embd": 8, "n_layer": 2, "n_head": 2, "dff": 12, "vocab_size": 17}
+
+
+@pytest.fixture
+def without_formula(tmp_path: Path) -> Path:
+    """Of three models one has a formula, one is of a type that transformers alone knows, and one is
+    of a type that nobody knows.
+    """
+    write(tmp_path / "ctrl_config.json", {**CTRL, "n_positions": 9})
+    write(tmp_path / "nobody_config.json", {"model_type": "nobody", "hidden_size": 8})
+    write(tmp_path / "tiny_config.json", TINY)
+    return tmp_path
+
+
+def test_a_file_without_a_formula_is_measured(ask: Ask, without_formula: Path) -> None:
+    from transformers import CTRLConfig, CTRLLMHeadModel
+
+    code, out, err = ask.all(f"count --folder {without_formula} --json")
+    tiny, ctrl, nobody = lines(out)
+    assert (code, err.splitlines()[-1]) == (2, "metacount: error: 1 of 3 files refused")
+    assert (tiny["params"], tiny["source"]) == (TINY_PARAMS, "formula")
+    alone = ask.json(f"count {without_formula / ctrl['model']}")
+    assert ctrl == {**alone, "model": "ctrl_config.json"}
+    module = CTRLLMHeadModel(CTRLConfig(**CTRL))
+    assert ctrl["params"] == sum(p.numel() for p in module.parameters())
+    assert (ctrl["source"], ctrl["workload"]["seq_len"]) == ("transformers", 9)
+    start = "has no formula: the model type nobody has no textbook spec; measuring it: model_type"
+    assert nobody["error"].startswith(start) and "got 'nobody'" in nobody["error"]
+
+    code, out, _ = ask.all(f"count --folder {without_formula} --jobs 1")
+    text = " ".join(out.split())
+    assert out.splitlines()[1].split()[:3] == ["ctrl", "+", f"{ctrl['params']:,}"]
+    assert out.splitlines()[2].startswith("tiny  ")
+    assert code == 2 and "counted 2 of 3 files: 1 by formula, 1 measured; batch 1" in text
+    assert "+ 1 file without a formula" in text and "refused nobody_config.json: has no" in text
+
+
+def test_measuring_has_an_end(
+    ask: Ask, without_formula: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "MEASURE_S", 0.01)
+    tiny, *slow = lines(ask.all(f"count --folder {without_formula} --json")[1])
+    assert tiny["params"] == TINY_PARAMS
+    for line in slow:
+        assert "measuring it: stopped after 0.01 s; `metacount count FILE` limits" in line["error"]
+
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder, "_measured", interrupted)
+    code, out, err = ask.all(f"count --folder {without_formula}")
+    assert (code, err) == (130, "metacount: interrupted after 1 of 3 files\n")
+    assert "tiny" in out and "with 2 files to go" in out
+
+
+def test_torch_is_loaded_only_where_something_is_measured(without_formula: Path) -> None:
+    """Of the process that shows the lines; `--jobs 1` counts in it."""
+    said = "import sys; from metacount.cli import main; main(sys.argv[1:]); print('torch' in "
+    code = f"if __name__ == '__main__': {said}sys.modules)"
+    command = ["count", "--folder", str(without_formula), "--jobs", "1", "--json"]
+    run = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert '"source":"transformers"' in run.stdout and run.stdout.endswith("\nFalse\n")
 
 
 def test_an_error_that_no_rule_foresaw_takes_no_other_count_with_it(
@@ -146,15 +211,27 @@ def test_a_long_path_is_cut_and_a_short_model_and_a_text_part_are_said(
     text = {"model_type": "llava", "text_config": {"num_hidden_layers": 2}}
     write(mixed / "z.json", text)
     out = ask(f"count --folder {mixed}", width=100)
-    (row,) = (line for line in out.splitlines() if line.startswith("..."))
-    assert row.split()[0].endswith("long/config.json")
+    (row,) = (line for line in out.splitlines() if "..." in line)
+    assert row.startswith("longlong") and row.split()[0].endswith("long/config")
     assert max(map(len, out.splitlines())) <= 100
     plain = " ".join(out.split())
     assert "seq 2048 (in 1 file with fewer positions, all of them)" in plain
-    assert "z.json (text)" in plain and "of 1 file the text part alone" in plain
+    assert "z * " in plain and "* of 1 file the text part alone" in plain
     found = lines(ask(f"count --folder {mixed} --json"))
     assert [line["workload"]["seq_len"] for line in found] == [9, 2048, 2048, 2048, 2048]
     assert [line.get("part") for line in found] == [*[None] * 4, "text"]
+
+
+def test_two_long_names_can_be_told_apart(ask: Ask, tmp_path: Path) -> None:
+    names = [f"an-owner--{'x' * i}{size}{'y' * (40 - i)}" for i in (0, 9, 40) for size in "12"]
+    for name in names:
+        write(tmp_path / f"{name}_config.json", TINY)
+    rows = ask(f"count --folder {tmp_path}").splitlines()[1:7]
+    assert max(map(len, rows)) <= 80 and all(f"  {TINY_PARAMS:,}  " in row for row in rows)
+    ends = [row.split()[0].split("...") for row in rows]
+    assert len({*map(tuple, ends)}) == 6
+    for (start, end), name in zip(ends, sorted(names), strict=True):
+        assert name.startswith(start) and name.endswith(end)
 
 
 def test_a_file_that_is_no_model_is_passed_over(ask: Ask, mixed: Path) -> None:
@@ -188,4 +265,4 @@ def test_a_dead_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         write(tmp_path / f"{i}.json", TINY)
     monkeypatch.setattr(folder, "_Job", _Dies)
     with pytest.raises(InputError, match="a process that counted has died"):
-        next(count_folder(list_folder(str(tmp_path)), Workload(), jobs=2))
+        next(count_folder(list_folder(str(tmp_path)), Workload(), data_of, jobs=2))

@@ -132,6 +132,9 @@ def chosen_class(
     if isinstance(source, str) and len(data) > 1:
         notes += (f"a small config kept for this type: {small_configs()[source]['why']}",)
     with _quiet():
+        if known := _type_named(model_type, architectures):
+            said = f"model_type {model_type} is not known to transformers: counted as {known}"
+            model_type, notes = known, (said, *notes)
         config_type = config_class(model_type)
         config = _made(config_type.__name__, lambda: config_type(**checked))
         keys = _unread_keys(config, checked)
@@ -530,6 +533,16 @@ def config_class(model_type: object) -> type[PreTrainedConfig]:
         cls = _named(import_module("transformers"), names[model_type])
     assert cls is not None  # its own table has the name
     return cls
+
+
+def _type_named(model_type: object, architectures: object) -> str | None:
+    """Find the one type whose class `architectures` names, for a type that is not known."""
+    if not isinstance(model_type, str) or model_type in config_names():
+        return None
+    named = architectures[:1] if isinstance(architectures, list) else [architectures]
+    every = (item for kind, _ in MAPPINGS for item in model_types(kind).items())
+    types = {name for name, class_name in every if class_name in named}
+    return types.pop() if len(types) == 1 else None
 
 
 def choose_class(

@@ -42,10 +42,19 @@ def test_remote_code_is_never_run_and_said() -> None:
     assert any("auto_map is ignored" in note for note in choice.notes)
 
 
+def test_an_unknown_type_is_that_of_the_class_that_is_named() -> None:
+    named = {**TINY_MIXTRAL, "model_type": "mixtral_ref", "architectures": ["MixtralForCausalLM"]}
+    module, choice = build_transformers(named)
+    same, _ = build_transformers(TINY_MIXTRAL)
+    assert [p.shape for p in module.parameters()] == [p.shape for p in same.parameters()]
+    said = "model_type mixtral_ref is not known to transformers: counted as mixtral"
+    assert choice.model_type == "mixtral" and choice.notes[0] == said
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"model_type": "mixtrall"}, "mixtral"),
+        ({"model_type": "mixtrall", "architectures": ["NoSuchForCausalLM"]}, "mixtral"),
         ({"model_type": None}, "model_type"),
         ({"architectures": ["NoSuchForCausalLM"]}, "names no model"),
         ({"architectures": ["BertModel"]}, "model_type"),
