@@ -49,6 +49,23 @@ KINDS = {
     "quantization_config": "dict|null",
     "torch_dtype": "str|null",
 }
+# Of a type, inside an object of its config that transformers reads into a class of its own.
+INSIDE = {
+    "mpt": {
+        "attn_config": {
+            "alibi": "bool",
+            "alibi_bias_max": "int",
+            "attn_impl": "str",
+            "attn_pdrop": "int",
+            "attn_type": "'multihead_attention'|'multiquery_attention'",
+            "attn_uses_sequence_id": "bool",
+            "clip_qkv": "float|null",
+            "prefix_lm": "bool",
+            "qk_ln": "bool",
+            "softmax_scale": "float|null",
+        }
+    }
+}
 # Types of which head_dim, which sizes nothing, must go in pairs: transformers rotates so many.
 PAIRED = ("deepseek_v3", "longcat_flash", "youtu")
 # Types whose code reads rope_parameters as they are written, without defaults.
@@ -131,11 +148,10 @@ def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]
     `known` from reading it.
     """
     rules, version = recorded(config["model_type"]), recorded_version()
-    broken = [
-        f"{name} must be {_in_words(kind)}: got {shown_value(config[name])}"
-        for name, kind in {**KINDS, **rules["kinds"]}.items()
-        if name in config and not _is_any(config[name], kind)
-    ]
+    broken = _broken_kinds(config, {**KINDS, **rules["kinds"]}, "")
+    for key, kinds in INSIDE.get(config["model_type"], {}).items():
+        if isinstance(config.get(key), dict):
+            broken += _broken_kinds(config[key], kinds, f"{key}.")
     broken += [
         f"{name} must be 0 to 1: got {shown_value(config[name])}"
         for name in rules["shares"]
@@ -169,6 +185,14 @@ def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]
         broken.append("rope_parameters must have rope_theta")
     lines = dict.fromkeys([*broken, *known])
     return tuple(f"transformers {version} refuses this config: {rule}" for rule in lines)
+
+
+def _broken_kinds(values: Json, kinds: dict[str, str], path: str) -> list[str]:
+    return [
+        f"{path}{name} must be {_in_words(kind)}: got {shown_value(values[name])}"
+        for name, kind in kinds.items()
+        if name in values and not _is_any(values[name], kind)
+    ]
 
 
 def _broken_rope(key: str, value: object, scalings: Json, config: Json) -> list[str]:

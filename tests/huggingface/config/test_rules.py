@@ -193,13 +193,18 @@ def test_numbers_of_rope_are_refused_where_no_angles_are_made(
             {"hidden_size": 256, "num_attention_heads": 7},
             "the width must be a multiple of the heads: 256 % 7 = 4",
         ),
+        (
+            {"model_type": "mpt", "attn_config": {"alibi": 1}},
+            "attn_config.alibi must be true or false: got 1",
+        ),
     ],
 )
 def test_what_transformers_refuses_is_counted_but_not_called_proven(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
     file = tmp_path / "config.json"
-    plain = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 8}
+    model_type = keys.get("model_type", "llama")
+    plain = {"model_type": model_type, "hidden_size": 256, "num_attention_heads": 8}
     for config, refused in ((plain, False), ({**plain, **keys}, True)):
         assert constructs(config) is not refused
         file.write_text(json.dumps(config))
