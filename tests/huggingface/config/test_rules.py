@@ -194,8 +194,8 @@ def test_numbers_of_rope_are_refused_where_no_angles_are_made(
             "the width must be a multiple of the heads: 256 % 7 = 4",
         ),
         (
-            {"model_type": "mpt", "attn_config": {"alibi": 1}},
-            "attn_config.alibi must be true or false: got 1",
+            {"model_type": "mpt", "attn_config": {"softmax_scale": 1}},
+            "attn_config.softmax_scale must be a number with a decimal point or null: got 1",
         ),
     ],
 )
