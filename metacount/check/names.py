@@ -393,9 +393,10 @@ class Vocabulary:
     def _is_ours(self, name: str) -> bool:
         """Tell whether `name` is a field's own name, and no key of a config for something else.
 
-        Mamba-2's config calls the width of a state's head `head_dim`: no attention has one there.
+        Mamba-2's config calls the width of a state's head `head_dim`: no attention has one there;
+        Gemma 4's the width of a head in layers with a window.
         """
-        if legend.ours(name) != (name,):
+        if legend.ours(name) != (name,) or name not in self.fields.get(name, (name,)):
             return False
         absent = name in LETTERS and not self._has(name) and getattr(self.spec, name, None) is None
         return not (absent and name in self.config)

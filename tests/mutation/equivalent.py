@@ -15,6 +15,6 @@ EQUIVALENT = {
     "metacount/formulas/ranks.py  sizes[0] < rank.copies -> sizes[0] <= rank.copies   in: axis = int(sizes[0] < rank.copies and sizes[1] % rank.copies == 0)": "as many experts as copies are cut alike on either axis",
     "metacount/formulas/sublayers.py  ('position', 'attention') -> ('position',)   in: return by_role(terms, lambda term: term.flops(run), (\"position\", \"attention\"))": "an attention has terms of its own role",
     "metacount/measure/ours.py  2 ** 22 // sees.n_keys -> 2 ** 22   in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
-    'metacount/formulas/mtp.py  0 -> 1   in: pairs = model.kept_pairs(spec, run["seq_len"], 0)': "a prefix is asked of prefix decoders alone",
-    'metacount/formulas/mtp.py  0 -> 2   in: pairs = model.kept_pairs(spec, run["seq_len"], 0)': "a prefix is asked of prefix decoders alone",
+    'metacount/formulas/mtp.py  0 -> 1   in: spec, run, model.kept_pairs(spec, run["seq_len"], 0)': "a prefix is asked of prefix decoders alone",
+    'metacount/formulas/mtp.py  0 -> 2   in: spec, run, model.kept_pairs(spec, run["seq_len"], 0)': "a prefix is asked of prefix decoders alone",
 }
