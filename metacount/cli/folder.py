@@ -487,6 +487,8 @@ def _cut(names: list[str], room: int) -> list[str]:
         start = (room - 3) // 2 + off
         end = room - 3 - start
         shared = {cut for cut, n in Counter(cuts).items() if n > 1 or cells(cut) > room}
+        if not shared:
+            break
         cuts = [
             f"{name[:start]}...{name[-end:]}" if cut in shared and cells(name) > room else cut
             for name, cut in zip(names, cuts, strict=True)

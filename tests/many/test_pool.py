@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from helpers.release import daily
 
 from metacount.many import pool
-from metacount.many.pool import Failed, answers
+from metacount.many.pool import Failed, WithTorch, answers
 
 
 def doubled(number: int) -> int:
@@ -44,6 +45,24 @@ def test_a_job_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = dict(answers(doubled, [99, 1], processes=1, timeout_s=1.0))
     assert found == {0: Failed(reason="stopped after 1 s"), 1: 2}
+
+
+def allocated(n_bytes: int) -> int:
+    """How many bytes there were, of those that were asked for."""
+    try:
+        return len(bytearray(n_bytes))
+    except MemoryError:
+        return 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="data are limited on Linux alone")
+def test_memory_is_limited_and_the_process_goes_on() -> None:
+    work = WithTorch(allocated, max_memory=2**31)
+    assert list(answers(work, [2**20, 2**32, 2**20], processes=1)) == [
+        (0, 2**20),
+        (1, 0),
+        (2, 2**20),
+    ]
 
 
 @daily(2)
