@@ -76,7 +76,8 @@ def without_formula(spec: ModelSpec, attention: str) -> bool:
         return False
     if isinstance(part, LatentAttention):  # values of one number, or wider than the keys
         keys = part.qk_nope_head_dim + part.qk_rope_head_dim
-        return part.v_head_dim == 1 or part.v_head_dim > keys
+        if part.v_head_dim == 1 or part.v_head_dim > keys:
+            return True
     if isinstance(part, Attention) and part.v_head_dim is not None:
         near = part.of_layer(True)
         if part.v_head_dim > min(part.head_dim, near.head_dim) or part.v_head_dim == 1:
