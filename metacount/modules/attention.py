@@ -397,10 +397,10 @@ class Attention(nn.Module):
             k, v = given
         else:
             made_of = x_BSD if source_BTD is None else source_BTD
-            k = adapted(self.k_proj(made_of), made_of, "k", adapters)
-            v = k if self.v_proj is None else self.v_proj(made_of)
+            keys = adapted(self.k_proj(made_of), made_of, "k", adapters)
+            k = self._heads(keys, self.head_dim, self.k_norm)
+            v = keys if self.v_proj is None else self.v_proj(made_of)
             v = self._heads(adapted(v, made_of, "v", adapters), self.value_dim, None)
-            k = self._heads(k, self.head_dim, self.k_norm)
             if source_BTD is None:
                 k = self._rope(k, visibility)
             k = self._unit_rms(k)
