@@ -209,5 +209,6 @@ def test_the_environment_is_as_it_was() -> None:
         "import os\nbefore = dict(os.environ)\nimport metacount\n"
         "metacount.tree('textbook-block', flops=True)\nmetacount.train('textbook-block')\n"
         "assert dict(os.environ) == before\n"
+        "import argparse, gettext, metacount.cli.options\nassert argparse._ is gettext.gettext\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

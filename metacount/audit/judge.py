@@ -529,7 +529,7 @@ def detail(formula: Formula, model: Model, seq_len: int) -> Json:
 def lines_of(terms: tuple[Term, ...], place: Place, *, full: bool = False) -> list[Line]:
     """Return the terms that a model has, each with its value.
 
-    What asks for something that the model does not have is left out, or, with `whole`, all is.
+    What asks for something that the model does not have is left out, or, with `full`, all is.
     """
     lines = []
     for term in there(terms, place.spec):

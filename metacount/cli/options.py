@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
 FILE = "FILE"  # completed by files
 
-setattr(argparse, "_", str)  # noqa: B010 - its words stay English: no translation is looked for
-
 
 class Option:
     """An option of a command, or a positional, whose `names` are one word without hyphens.
 
     `words`: what may stand for it, asked for by completion alone; `metavar` says which words where
-    there are none. `said`: what argparse is told besides.
+    there are none. `settings`: what argparse is told besides.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ class Text:
         self.most, self.whole, self.indent = most, unbroken, indent
 
     def lines(self, width: int) -> list[str]:
-        """Write the sentence; a `whole` one in one line, however long."""
+        """Write the sentence; an `unbroken` one in one line, however long."""
         room = (min(width, self.most) if self.most else width) - self.indent
         lines = [self.text] if self.whole else wrapped(self.text, room)
         start = " " * self.indent

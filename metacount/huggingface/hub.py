@@ -105,7 +105,7 @@ class Repository:
     ) -> Answer | None:
         """Fetch the first n bytes of a file; None where it is missing and may be.
 
-        With `whole`, a file of n bytes or more is an error.
+        With `entire`, a file of n bytes or more is an error.
         """
         from huggingface_hub import hf_hub_url
 

@@ -144,7 +144,7 @@ class FusedAttention(TorchFunctionMode):
     """
 
     def __init__(self, way: str, notes: set[str]) -> None:
-        """Choose the kernel by `way`; `said` takes what is to be said of the kernel's calls."""
+        """Choose the kernel by `way`; `notes` takes what is to be said of the kernel's calls."""
         super().__init__()
         self._said = notes
         kernels: dict[str, Callable[..., Tensor]] = {
