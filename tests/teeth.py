@@ -1,23 +1,25 @@
 """Mutation test: change one thing at a time, and see a test fail every time.
 
-`python tests/teeth.py` makes every mutant of metacount/formulas and some, drawn by chance, of the
-other parts of the package, runs the tests of the part on each, and prints the mutants that no test
-noticed; exit 1 if there are any beside those that nobody could notice. Parts or files can be named:
+`python tests/teeth.py` draws mutants of the package by chance, runs on each the tests that run the
+changed statement, quickest first, then others, and prints the mutants that no test noticed; exit 1
+if there are any beside those that nobody could notice. Files or folders can be named:
 
-    python tests/teeth.py --sample 60 --seed 1 measure check
-    python tests/teeth.py metacount/formulas/masks.py > survivors
+    python tests/teeth.py --sample 60 --seed 1 metacount/measure metacount/check
+    python tests/teeth.py --sample 0 metacount/formulas > survivors    # all that there are
     python tests/teeth.py --again survivors    # after tests were written for them
 
-Which tests run which lines is recorded once, by coverage. Own mutants, because neither of the two
-kept libraries makes these. mutmut 3, tried here, mutates function bodies only: no default values,
-no module-level tables, no dropped summands, and its operators cannot be chosen. cosmic-ray, by its
-documentation, can choose them but has none for summands, keywords or conditional expressions.
+Which tests run which lines is recorded by coverage, once for all tests as they are. Own mutants,
+because neither of the two kept libraries makes these. mutmut 3, tried here, mutates function bodies
+only: no default values, no module-level tables, no dropped summands, and its operators cannot be
+chosen. cosmic-ray, by its documentation, can choose them but has none for summands, keywords or
+conditional expressions.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import json
 import marshal
@@ -30,24 +32,24 @@ import struct
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from coverage import Coverage, CoverageData
 from mutation.equivalent import EQUIVALENT
-from mutation.mutants import Mutant, mutants, sampled
-from mutation.parts import FORMULAS, PARTS, ROOT, Part
+from mutation.mutants import ROOT, Mutant, mutants, sampled
 from rich.console import Console
 from rich.progress import track
 
 SLOW = 8.0  # seconds; a slower test is not run
-BUDGET = 90.0  # seconds of tests on a mutant; on one of a formula, as long as all of them take
-SAMPLE = 20  # of each part that is not mutated whole
+BUDGET = 90.0  # seconds of tests on a mutant
+SAMPLE = 100
 FEW = 5  # tests that are tried before the rest
 MEMORY = 6 << 30
 NOTHING_RAN = 5  # pytest's exit code
@@ -65,6 +67,8 @@ PYTEST = (
     "--import-mode=prepend",
     "--assert=plain",
 )
+FOLDER = ROOT / ".pytest_cache" / "teeth"
+Job = TypeVar("Job")
 CONTEXT = multiprocessing.get_context("forkserver")
 ALONE = {
     "OPENBLAS_NUM_THREADS": "1",  # a child forked from a process with threads may hang
@@ -170,24 +174,35 @@ def try_tests(tree: Path, tests: Sequence[str], seconds: float, to: Path) -> Non
 
 @dataclass
 class Recorded:
-    """The seconds of each test of a part, and the tests that run each line of its files."""
+    """The seconds of each test that passes quickly, and which tests run which lines."""
 
     seconds: dict[str, float]
-    by_line: dict[str, dict[int, list[str]]]  # of a file, as seen from the root
+    data: CoverageData
+    tree: Path  # where the files lay when they were run
+    by_file: dict[Path, dict[int, set[str]]] = field(default_factory=dict)
+
+    def runners(self, file: Path) -> dict[int, set[str]]:
+        """Return the tests that run each line of a file, as seen from the root."""
+        if file not in self.by_file:
+            by_line = self.data.contexts_by_lineno(str(self.tree / file))
+            self.by_file[file] = {n: {*names} & self.seconds.keys() for n, names in by_line.items()}
+        return self.by_file[file]
 
     def choose(self, mutant: Mutant, budget: float) -> list[str]:
-        """The tests to run on a mutant, within so many seconds, the quickest first.
+        """Choose the tests to run on a mutant, within so many seconds.
 
-        First those that run the changed statement; where none does, those that run its function, or
-        its file: it may be read when the file is imported. Then all others of the part.
+        First those that run the changed statement, then its function, then its file, which may be
+        read when it is imported, then all others; of each the quickest first.
         """
-        by_line = self.by_line.get(str(mutant.path.relative_to(ROOT)), {})
-        for lines in (mutant.statement, mutant.function or (), by_line):
-            runs = {name for n in lines for name in by_line.get(n, ()) if name in self.seconds}
-            if runs:
-                break
-        chosen, spent = [], 0.0
-        for name in sorted(self.seconds, key=lambda name: (name not in runs, self.seconds[name])):
+        runners = self.runners(mutant.path.relative_to(ROOT))
+        ranks: dict[str, int] = {}
+        for rank, lines in enumerate((mutant.statement, mutant.function or (), runners)):
+            for n in lines:
+                for name in runners.get(n, ()):
+                    ranks.setdefault(name, rank)
+        chosen: list[str] = []
+        spent = 0.0
+        for name in sorted(self.seconds, key=lambda name: (ranks.get(name, 3), self.seconds[name])):
             spent += self.seconds[name]
             if spent > budget and chosen:
                 break
@@ -195,48 +210,60 @@ class Recorded:
         return chosen
 
 
-def tests_of(part: Part) -> Iterator[str]:
-    """The files of tests of a part, and those of the package that hold doctests."""
-    for name in part.tests:
-        path = ROOT / name
-        files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
-        yield from (str(file.relative_to(ROOT)) for file in files)
-    for source in part.sources:
-        if ">>>" in source.read_text():
-            yield str(source.relative_to(ROOT))
+def test_files() -> list[str]:
+    """List the files of tests, and those of the package that hold doctests."""
+    sources = (path for path in (ROOT / "metacount").rglob("*.py") if ">>>" in path.read_text())
+    files = [*(ROOT / "tests").rglob("test_*.py"), *sources]
+    return sorted(str(file.relative_to(ROOT)) for file in files)
 
 
-def recorded(part: Part, folder: Path, jobs: int) -> Recorded:
-    """Run the tests of a part once, each file in a process of its own: nothing that one leaves in
-    memory hides a call of the next.
+def digest_of_the_tree() -> str:
+    """Compute what is another where a file of the package or of the tests is another."""
+    digest = hashlib.sha256()
+    for folder in ("metacount", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                digest.update(f"{path.relative_to(ROOT)} ".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def recorded(jobs: int) -> Recorded:
+    """Run the tests once, each file in a process of its own: nothing that one leaves in memory
+    hides a call of the next. What was recorded of the same files is read.
     """
-    tree = copy_of_the_tree(folder / "recorded")
-    files = list(dict.fromkeys(tests_of(part)))
+    folder = FOLDER / digest_of_the_tree()
+    tree, all_seconds, combined = folder / "tree", folder / "seconds.json", folder / "coverage"
+    data = CoverageData(str(combined))
+    if not all_seconds.exists():
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        folder.mkdir(parents=True)
+        copy_of_the_tree(tree)
+        seconds: dict[str, float] = {}
+        with ThreadPoolExecutor(jobs) as pool:
+            files = test_files()
+            jobs_done = pool.map(partial(record_apart, tree, folder), range(len(files)), files)
+            for to in follow(jobs_done, len(files), "files of tests"):
+                own = CoverageData(str(to))
+                own.read()
+                data.update(own)
+                seconds |= json.loads(to.with_suffix(".json").read_text())
+        all_seconds.write_text(json.dumps(seconds))
+    data.read()
+    seconds = json.loads(all_seconds.read_text())
+    quick = {name: each for name, each in seconds.items() if each <= SLOW}
+    print(f"{len(seconds) - len(quick)} tests of {len(seconds)} left out: slow, skipped, failing")
+    return Recorded(quick, data, tree)
 
-    def record(i: int) -> tuple[Path, str]:
-        to = folder / f"{i}.coverage"
-        process = CONTEXT.Process(target=record_file, args=(tree, files[i], to))
-        process.start()
-        process.join()
-        return to, files[i]
 
-    seconds: dict[str, float] = {}
-    by_line: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    with ThreadPoolExecutor(jobs) as pool:
-        for to, file in pool.map(record, range(len(files))):
-            if not to.with_suffix(".json").exists():
-                raise SystemExit(f"teeth: {file}: its tests could not be run")
-            taken = json.loads(to.with_suffix(".json").read_text())
-            seconds |= {name: each for name, each in taken.items() if each <= SLOW}
-            if n := sum(each > SLOW for each in taken.values()):
-                print(f"left out, as slow, skipped or failing: {n} of {file}", file=sys.stderr)
-            data = CoverageData(str(to))
-            data.read()
-            for source in data.measured_files():
-                of_file = by_line[str(Path(source).relative_to(tree))]
-                for line, tests in data.contexts_by_lineno(source).items():
-                    of_file[line] += tests
-    return Recorded(seconds, by_line)
+def record_apart(tree: Path, folder: Path, i: int, file: str) -> Path:
+    """Record the tests of a file in a process of its own; the name of what was written."""
+    to = folder / f"{i}.coverage"
+    process = CONTEXT.Process(target=record_file, args=(tree, file, to))
+    process.start()
+    process.join()
+    if not to.with_suffix(".json").exists():
+        raise SystemExit(f"teeth: {file}: its tests could not be run")
+    return to
 
 
 # ---- the trials ----
@@ -282,9 +309,7 @@ def survivors(todo: list[Mutant], tests: Recorded, budget: float, jobs: int, fol
     attempt = partial(noticed_by, tests=tests, budget=budget, folder=folder)
     with ThreadPoolExecutor(jobs) as pool:
         tried = zip(todo, pool.map(attempt, todo), strict=True)
-        for mutant, (test, n_tests) in track(
-            tried, total=len(todo), console=Console(stderr=True), description="mutants"
-        ):
+        for mutant, (test, n_tests) in follow(tried, len(todo), "mutants"):
             ends[test] += 1
             if not test and mutant.key in EQUIVALENT:
                 n_known += 1
@@ -302,51 +327,46 @@ def survivors(todo: list[Mutant], tests: Recorded, budget: float, jobs: int, fol
     return n_left
 
 
-def asked(words: list[str]) -> Iterator[tuple[str, Part, list[Path]]]:
-    """The parts, and which files of each, that words on the command line name."""
-    for name, part in PARTS.items():
-        files = [
-            path
-            for path in part.sources
-            if not words
-            or any(path.is_relative_to(Path(word).resolve()) for word in words)
-            or name.removeprefix("metacount/").startswith(tuple(words))
-        ]
-        if files:
-            yield name, part, files
+def follow(jobs: Iterable[Job], total: int, name: str) -> Iterable[Job]:
+    """Show how many jobs are done."""
+    return track(jobs, total=total, console=Console(stderr=True), description=name)
+
+
+def chosen_files(words: list[str]) -> list[Path]:
+    """List the files of the package that these words name, all where there are none."""
+    wanted = [Path(word).resolve() for word in words]
+    sources = sorted((ROOT / "metacount").rglob("*.py"))
+    files = [path for path in sources if any(map(path.is_relative_to, wanted)) or not words]
+    if not files:
+        raise SystemExit(f"teeth: {', '.join(words)}: no file of the package; name files, folders")
+    return files
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Mutate the package; every mutant must fail.")
-    parser.add_argument("words", nargs="*", metavar="PART", help="a part or a file; default: all")
-    parser.add_argument("--sample", type=int, help="so many places by chance; 0: all")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="files or folders; default: all")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="so many by chance; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", type=Path, help="only what survived in this output of a run")
-    parser.add_argument("--budget", type=float, help="seconds of tests on a mutant")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds of tests on a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     os.environ |= ALONE
+    files = chosen_files(args.paths)
     os.chdir(ROOT)
-    lines = args.again.read_text().splitlines() if args.again else []
-    again = {line.rpartition("   (line ")[0] for line in lines} - {""}
-    parts = list(asked(args.words or sorted({key.partition("  ")[0] for key in again})))
-    if not parts:
-        raise SystemExit(f"teeth: no such part; there are {', '.join(PARTS)}")
+    if args.again:
+        lines = args.again.read_text().splitlines()
+        again = {line.rpartition("   (line ")[0] for line in lines if "   (line " in line}
+        names = {key.partition("  ")[0] for key in again}
+        todo = [m for name in sorted(names) for m in mutants(ROOT / name) if m.key in again]
+    elif args.sample:
+        todo = list(sampled(files, args.sample, args.seed))
+    else:
+        todo = [m for file in files for m in mutants(file)]
     CONTEXT.set_forkserver_preload(["torch", "transformers", "sympy", "matplotlib"])
-    n_left = 0
-    for name, part, files in parts:
-        is_formula = name.startswith(FORMULAS)
-        if again or args.sample == 0 or (args.sample is None and is_formula):
-            todo = [m for file in files for m in mutants(file) if not again or m.key in again]
-        else:
-            todo = list(sampled(files, args.sample or SAMPLE, args.seed))
-        budget = args.budget or (float("inf") if is_formula else BUDGET)
-        (ROOT / ".pytest_cache").mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=ROOT / ".pytest_cache") as folder:
-            print(f"{name}:", flush=True)
-            tests = recorded(part, Path(folder), args.jobs)
-            n_left += survivors(todo, tests, budget, args.jobs, Path(folder))
-    return 1 if n_left else 0
+    tests = recorded(args.jobs)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        return min(survivors(todo, tests, args.budget, args.jobs, Path(folder)), 1)
 
 
 if __name__ == "__main__":
