@@ -264,14 +264,13 @@ def parsed_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         raise InputError(f"unknown {what} '{shown(name)}'; {remedy}")
     from metacount.cli.options import parsed
 
-    args = parsed(name, COMMANDS[name], file_of(name), others)
-    args.commands, args.file_of = COMMANDS, file_of  # completion asks for those of all
+    args = parsed(name, COMMANDS[name], file_of(name).run, others)
+    args.commands = COMMANDS  # for completion
     return args
 
 
 def _help() -> str:
-    from metacount.cli.layout import bold
-    from metacount.cli.report import Grid, Text, in_text
+    from metacount.cli.report import Grid, Text, bold, in_text
 
     about = (
         "Count large language models exactly: parameters, FLOPs, KV cache, memory of training, and "

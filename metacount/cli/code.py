@@ -6,9 +6,7 @@ import ast
 import os
 
 from metacount.cli.answer import Answer
-from metacount.cli.layout import bold, dim, is_terminal
-from metacount.cli.options import FORMATS, option
-from metacount.cli.report import Grid, Text
+from metacount.cli.report import Grid, Text, bold, dim, is_terminal
 from metacount.errors import InputError, nearest, shown
 from metacount.files import PACKAGE
 from metacount.frozen import frozen
@@ -18,21 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
-
-
-def options() -> Sequence[Option]:
-    return (
-        option(
-            "names",
-            "NAME",
-            "a class or a function (RMSNorm, apply_rope, glu_params), or a topic: all of norm, "
-            "ffn, attention, mla, moe, position, ...",
-            nargs="*",
-        ),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:

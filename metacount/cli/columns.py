@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from metacount.cli.answer import Answer
-from metacount.cli.options import names, option
 from metacount.cli.report import Grid, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
@@ -52,20 +51,10 @@ class Row:
     data: Json | None
 
 
-def _known() -> list[str]:
+def known_columns() -> list[str]:
+    """List the names of all columns."""
     by_role = (f"{kind}.{role}" for kind in BY_ROLE for role in ROLES)
     return [*DERIVED, *COUNTED, *FIELDS, *RUN, "name", *by_role]
-
-
-OPTION = option(
-    "--columns",
-    "NAME,...",
-    "a table with a row for each model and these columns: fields of a model, figures, "
-    "by_role.ROLE, active_by_role.ROLE, share.ROLE; also attention, ffn, layers, experts, "
-    "d_ff/d_model",
-    type=names,
-    words=_known,
-)
 
 
 def attention_kind(spec: ModelSpec) -> str:
@@ -108,7 +97,7 @@ DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
 
 def checked(names: Sequence[str]) -> list[str]:
     """Check columns under our names; raise an `InputError` that names one that is none."""
-    known, columns = _known(), []
+    known, columns = known_columns(), []
     for name in names:
         try:
             fields = () if name in known else meant(name)

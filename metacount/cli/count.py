@@ -9,33 +9,17 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.cli import columns
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold
 from metacount.cli.models import compared, published_notes
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    INPUT_SHOWN,
-    MODELS,
-    OVER,
-    SETTINGS,
-    WORKLOAD,
-    flag,
-    option,
-    own_module,
-    request_of,
-    whole_number,
-)
-from metacount.cli.report import Grid, Notes, Share, Text, title
+from metacount.cli.options import INPUT_SHOWN, own_module, request_of
+from metacount.cli.report import WIDEST_TEXT, Grid, Notes, Share, Text, bold, title
 from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, FIGURES, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over
 from metacount.settings import parse_settings
-from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import OTHERS, count, fitted, length_shown
-from metacount.textbook.engine import ENGINES, reserved_cache
+from metacount.textbook.engine import reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -43,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import OwnModule
@@ -57,12 +40,6 @@ if TYPE_CHECKING:
     Any: TypeAlias = Model | TransformersOnly
     Kept: TypeAlias = dict[str, str] | None  # kv_dtype, state_dtype
 
-APART = (
-    ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
-    ("--kv-dtype --state-dtype", "--folder"),
-    ("--columns --engine --kv-dtype --state-dtype", "--conventions"),
-)
-BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
@@ -70,44 +47,6 @@ BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
 ROLES = ("role", "params", "share", "active_params")
 FACTS = ("kind", "n_layers", "d_model")
 FLOPS = ("matmul_flops", "causal_matmul_flops")
-
-
-def options() -> Sequence[Option]:
-    return (
-        MODELS,
-        option(
-            "--folder",
-            "DIR",
-            "count every model that a .json file below DIR describes; --json then prints one "
-            "object a line",
-        ),
-        option(
-            "--jobs",
-            "N",
-            "processes that count a folder (default: one for each core)",
-            type=whole_number,
-        ),
-        *SETTINGS,
-        OVER,
-        *WORKLOAD,
-        option("--kv-dtype", "DTYPE", "of the KV cache (default --dtype)", type=dtype),
-        option("--state-dtype", "DTYPE", "of recurrent states (default --dtype)", type=dtype),
-        option(
-            "--engine",
-            None,
-            "also the KV cache as this engine reserves it, and by which rule",
-            choices=ENGINES,
-        ),
-        flag(
-            "--conventions",
-            "the FLOPs of the workload under the conventions in use, and who uses each",
-        ),
-        columns.OPTION,
-        INPUT,
-        DEVICE,
-        flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import re
 
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import (
-    FORMATS,
-    MODEL_HELP,
-    SETTINGS,
-    WORKLOAD,
-    option,
-    request_of,
-)
-from metacount.cli.report import Amount, Grid, Lines, Notes, Text, grids
+from metacount.cli.options import request_of
+from metacount.cli.report import Amount, Grid, Lines, Notes, Text, bold, grids
 from metacount.diff.compared import QUANTITIES, STATUSES
 from metacount.errors import InputError
 from metacount.figures import FIGURES, is_shown
@@ -27,13 +19,11 @@ from metacount.units import exact
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.diff.compared import Diff, Row
 
-TAKES_LIKE = False  # the place of MODEL is A's
 SIGNS = {"replaced": "~", "added": "+", "removed": "-", "resized": "~", "changed": "~", "same": "="}
 TITLES = {
     "params": "parameters",
@@ -41,16 +31,6 @@ TITLES = {
     "matmul_flops": "matmul_flops of a forward",
     "kv_cache_bytes": "kv_cache_bytes after seq tokens",
 }
-
-
-def options() -> Sequence[Option]:
-    return (
-        option("model", "A", MODEL_HELP),
-        option("other", "B", "the model to compare with; without it, A with --set", nargs="?"),
-        *SETTINGS,
-        *FORMATS,
-        *WORKLOAD,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:

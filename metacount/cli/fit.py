@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
-from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said, workload_of
+from metacount.cli.report import Amount, Grid, Notes, Text, bold
+from metacount.cli.shard import fits_said, how_of, peak_said, work_said, workload_of
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
 from metacount.settings.values import bytes_size
@@ -17,53 +15,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import TransformersOnly
     from metacount.sharding.fit import Device, Fit, Fits
     from metacount.sharding.result import Job
 
-APART = (
-    ("--serve", "--train"),
-    ("--device-map", "--train --zero --mixed-precision --micro-batches"),
-)
-BELONGS = (("--cpu-memory", "--device-map"),)
 GPUS = "h100-80gb,h200,b200,mi300x"
 HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longest seq")
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        option(
-            "--gpu",
-            "NAME,...",
-            f"devices (default {GPUS}), with their number or without: h100, 8xh100; `all` of those "
-            "that are known",
-        ),
-        option(
-            "--devices",
-            "N",
-            "a mesh of exactly so many, and exit 1 where none fits (default: the fewest)",
-            type=whole_number,
-        ),
-        option(
-            "--device-map",
-            None,
-            "where accelerate puts each part of the module, built on meta: all of --gpu together; "
-            "auto evens the devices out, sequential fills one after the other",
-            choices=("auto", "sequential"),
-        ),
-        option(
-            "--cpu-memory",
-            "SIZE",
-            "with --device-map: for what the devices do not hold (64GB, 64GiB; default none)",
-        ),
-        flag("--serve", "serving, which is the default"),
-        *JOB,
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:

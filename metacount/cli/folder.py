@@ -14,9 +14,8 @@ from collections import Counter
 
 from metacount import units
 from metacount.cli.answer import Pieces, enveloped
-from metacount.cli.layout import GAP, cells, columns, width_of
 from metacount.cli.progress import say
-from metacount.cli.report import Grid, Notes, in_text
+from metacount.cli.report import GAP, Grid, Notes, cells, columns, in_text, width_of
 from metacount.errors import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_INPUT,

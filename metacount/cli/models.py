@@ -8,9 +8,8 @@ from itertools import chain
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.cli.answer import Answer
-from metacount.cli.layout import WIDEST_TEXT, columns
-from metacount.cli.options import FORMATS, check_known, flag, option
-from metacount.cli.report import DASH, Grid, Text
+from metacount.cli.options import check_known
+from metacount.cli.report import DASH, WIDEST_TEXT, Grid, Text, columns
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from metacount.catalog import CatalogEntry, Comparison
-    from metacount.cli.options import Option
     from metacount.cli.report import Cell, Report
     from metacount.files import Json
 
     Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec
 
-APART = (("--columns", "--fields"),)
 HEADS = ("id", "params", "published", "ours", "layers", "d_model", "kind", "family", "name")
 ALIGN = "<>>>>><<<"
 LONGEST_LABEL = 9
@@ -35,24 +32,6 @@ TAKES = {
     "pattern": "text",
     "object": "object",
 }
-
-
-def options() -> Sequence[Option]:
-    from metacount.cli.columns import OPTION
-
-    return (
-        option(
-            "text",
-            "TEXT",
-            "only models whose id, name or family contains TEXT",
-            nargs="?",
-            default="",
-        ),
-        option("--family", "NAME", "only models of this family", words=_families),
-        flag("--fields", "print the fields that --set takes, with their meaning"),
-        OPTION,
-        *FORMATS,
-    )
 
 
 def _families() -> Iterable[str]:

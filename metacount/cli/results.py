@@ -6,13 +6,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
-from metacount.cli.layout import bold
 from metacount.cli.report import (
     Grid,
     Lines,
     Notes,
     Share,
     Text,
+    bold,
     in_html,
     in_text,
     markdown,

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import FORMATS, MODEL, flag, option, tokens, whole_number
-from metacount.cli.report import Amount, Grid, Notes, Text
+from metacount.cli.options import options_of
+from metacount.cli.report import Amount, Grid, Notes, Text, bold
 from metacount.errors import InputError
 from metacount.resolve import find_model
-from metacount.settings.values import bytes_size, dtype
-from metacount.sharding.by_formula import STATES
-from metacount.sharding.mesh import PER_MACHINE
-from metacount.sharding.shard import SCHEDULES, Asked
+from metacount.settings.values import bytes_size
 from metacount.spec import Workload
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.sharding.fit import Verdict
     from metacount.sharding.result import Job, Kind, Sharded
 
-APART = (("--rank", "--ranks"),)
 MOST_KINDS = 8  # that are shown without --ranks all
 MEMORY = {
     "param_bytes": "parameters",
@@ -49,101 +42,10 @@ MEMORY = {
 }
 
 
-def _named(name: str, known: Iterable[str], where: str = "") -> Option:
-    default = getattr(Asked(), name)
-    words = ", ".join(known)
-    return option(
-        f"--{name}",
-        "NAME",
-        f"{where}{words} (default {default})",
-        default=default,
-        words=lambda: known,
-    )
-
-
-# What is done on the mesh; `fit` takes these too.
-JOB = (
-    flag("--train", "a step of training, not serving"),
-    option(
-        "--zero",
-        "N",
-        "what is spread over dp: 1 optimizer, 2 and gradients, 3 and parameters (default 3)",
-        type=whole_number,
-    ),
-    _named("optimizer", STATES),
-    flag("--mixed-precision", "keep parameters, gradients and the optimizer's state in float32"),
-    flag("--master-weights", "of `train`; on a mesh choose --mixed-precision"),
-    flag(
-        "--sequence-parallel",
-        "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
-    ),
-    flag("--loss-parallel", "in training: each rank of tp keeps its part of the logits"),
-    _named("attention", ATTENTIONS, "in training: "),
-    _named("checkpointing", CHECKPOINTINGS, "in training: "),
-    _named("schedule", SCHEDULES, "in training: "),
-    option(
-        "--batch --global-batch",
-        "N",
-        "global batch: sequences of all ranks together (default: one for each at a time)",
-        type=whole_number,
-    ),
-    option(
-        "--micro-batches",
-        "N",
-        "how often a rank runs in a step (default: pp)",
-        type=whole_number,
-    ),
-    option(
-        "--seq",
-        "N",
-        "tokens of each sequence; 128k is 128·1,024 (default 2048)",
-        type=tokens,
-    ),
-    option(
-        "--per-machine",
-        "N",
-        f"ranks of one machine, which follow each other (default {PER_MACHINE})",
-        type=whole_number,
-        default=PER_MACHINE,
-    ),
-    option("--dtype", "DTYPE", "that is computed with (default bf16)", type=dtype, default="bf16"),
-    option("--kv-dtype", "DTYPE", "of the KV cache, by formula (default --dtype)", type=dtype),
-)
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        option(
-            "--mesh",
-            "DEGREES",
-            "degrees of parallelism: dp=64,tp=8,pp=4 (data, tensor, pipeline), ep=8 (experts, over "
-            "the ranks of a stage), cp=2 (context)",
-        ),
-        option("--world", "N", "the ranks that the mesh must make", type=whole_number),
-        option("--rank", "R", "show this rank", type=whole_number),
-        option("--ranks", None, "show every kind of rank in full", choices=("all",)),
-        option(
-            "--plan",
-            "FILE",
-            "how modules are cut, as JSON; without it, ours",
-        ),
-        option(
-            "--fits",
-            "SIZE",
-            "whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
-        ),
-        flag("--formula", "count by formulas alone, without torch"),
-        option("-o --output", "FILE", "draw the mesh: .svg, .png, .pdf"),
-        *JOB,
-        *FORMATS,
-    )
-
-
 def how_of(args: argparse.Namespace) -> Json:
-    """Collect the options of `JOB`, as the API takes them."""
+    """Collect the options of a job on a mesh, as the API takes them."""
     renamed = {"batch": "batch_size", "seq": "seq_len"}
-    given = (option.dest for option in JOB if option.dest != "train")
+    given = (option.dest for option in options_of("@job") if option.dest != "train")
     return {renamed.get(name, name): getattr(args, name) for name in given}
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer
-from metacount.cli.layout import bold, columns
-from metacount.cli.options import FORMATS, flag, option
-from metacount.cli.progress import say
-from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, nearest, shown
+from metacount.cli.progress import gathered
+from metacount.cli.report import Amount, Grid, Notes, Text, bold, columns
+from metacount.errors import InputError, nearest, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Cell, Report
     from metacount.many.survey import SurveyRow
 
@@ -31,20 +28,6 @@ COLUMNS = {
 DROPS = ("class", "state", "decode", "kv cache", "active", "prefill")
 
 
-def options() -> Sequence[Option]:
-    return (
-        option("types", "TYPE", "model types (default: all that transformers knows)", nargs="*"),
-        option(
-            "--kind",
-            None,
-            "only classes of this kind",
-            choices=("causal-LM", "seq2seq", "masked-LM"),
-        ),
-        flag("--params-only", "run no forward"),
-        *FORMATS,
-    )
-
-
 def run(args: argparse.Namespace) -> Answer:
     from metacount.many.survey import survey, survey_types
 
@@ -54,15 +37,9 @@ def run(args: argparse.Namespace) -> Answer:
         if name not in {name for _, name in known}:
             close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
             raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
-    measured: dict[tuple[str, str], SurveyRow] = {}
-    code, stopped = 0, ""
-    try:
-        for row in survey(jobs, flops=not args.params_only):
-            measured[row.kind, row.model_type] = row
-            say(f"measured {len(measured)} of {len(jobs)} types, the last {row.model_type}")
-    except KeyboardInterrupt:
-        code, stopped = EXIT_INTERRUPTED, interrupted(len(measured), len(jobs), "types")
-    rows = [measured[job] for job in jobs if job in measured]
+    measured = survey(jobs, flops=not args.params_only)
+    rows, code, stopped = gathered(measured, len(jobs), "measured", "types")
+    rows.sort(key=lambda row: jobs.index((row.kind, row.model_type)))
     return Answer(
         report=lambda: report_of(rows, stopped),
         data=lambda: [row.to_dict() for row in rows],

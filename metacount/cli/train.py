@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from metacount import units
 from metacount.cli.answer import Answer, figures_table, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    MODEL,
-    WORKLOAD,
-    flag,
-    option,
-    own_module,
-    request_of,
-    whole_number,
-)
-from metacount.cli.report import Amount, Grid, Notes, Share, Text, title
+from metacount.cli.options import own_module, request_of
+from metacount.cli.report import Amount, Grid, Notes, Share, Text, bold, title
 from metacount.figures import FLOPS
 from metacount.resolve import find_any, find_model
-from metacount.settings.values import dtype
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -30,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.resolve import Model
@@ -45,75 +29,6 @@ CHOICES = {
     "loss": LOSSES,
 }
 PHASES = ("matmul_flops", "backward_matmul_flops", "train_matmul_flops", "recompute_matmul_flops")
-
-BELONGS = (("--device", "--input"),)
-
-
-def options() -> Sequence[Option]:
-    default = Setup()
-    choices = (
-        option(
-            f"--{name}",
-            "NAME",
-            f"{', '.join(known)} (default {getattr(default, name)})",
-            default=getattr(default, name),
-            words=partial(tuple, known),
-        )
-        for name, known in CHOICES.items()
-    )
-    return (
-        *MODEL,
-        *WORKLOAD,
-        *choices,
-        option(
-            "--loss-chunks",
-            "N",
-            f"pieces of a chunked loss (default {default.loss_chunks})",
-            type=whole_number,
-            default=default.loss_chunks,
-        ),
-        flag("--master-weights", "the optimizer updates float32 copies of 16-bit parameters"),
-        option(
-            "--grad-dtype",
-            "DTYPE",
-            "of the gradients (default: that of the parameters)",
-            type=dtype,
-        ),
-        flag(
-            "--foreach",
-            "the optimizer updates all tensors together, as is torch's default on CUDA",
-        ),
-        option(
-            "--lora-rank",
-            "R",
-            "train adapters of this rank beside frozen linear layers",
-            type=whole_number,
-        ),
-        option(
-            "--lora-targets",
-            "NAME,...",
-            "which layers, by their last names, or all-linear "
-            f"(default {','.join(default.lora_targets)})",
-            type=_names,
-            default=default.lora_targets,
-        ),
-        option(
-            "--freeze",
-            "NAME,...",
-            "modules or parameters that are not trained, by path or last name",
-            type=_names,
-            default=(),
-        ),
-        INPUT,
-        DEVICE,
-        flag("--reference", "of a config, our reference module instead of transformers' own"),
-        flag("--formula", "count by formulas alone, without torch"),
-        *FORMATS,
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def run(args: argparse.Namespace) -> Answer:

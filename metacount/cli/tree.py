@@ -9,20 +9,22 @@ from math import prod
 from metacount import units
 from metacount.algebra.text import in_letters
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import GAP, bold, coloured, columns, dim, draws_lines
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    MODEL,
-    WORKLOAD,
-    names,
-    option,
-    own_module,
-    request_of,
-    whole_number,
+from metacount.cli.options import own_module, request_of
+from metacount.cli.report import (
+    GAP,
+    Formula,
+    Grid,
+    Lines,
+    Notes,
+    Share,
+    bold,
+    coloured,
+    columns,
+    dim,
+    draws_lines,
+    shown,
+    title,
 )
-from metacount.cli.report import Formula, Grid, Lines, Notes, Share, shown, title
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
 from metacount.measure.node import PERIOD, total, walk
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.api import Outputs, Tree
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.measure.node import Node
@@ -76,27 +77,6 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k"
 TIED = "tied"
 MANY = 48  # rows: with a title and notes, 60 lines
 OWN = "(own products)"  # FLOPs of a module that has rows of its own below it
-
-BELONGS = (("--device", "--input"),)
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        INPUT,
-        DEVICE,
-        option("--only", "PATH", "a module by its path or the end of it: layers.0.self_attn"),
-        option("--depth", "N", "levels below the first row (default all)", type=whole_number),
-        option(
-            "--columns",
-            "NAMES",
-            f"some of {', '.join(COLUMNS)}, with commas between them",
-            type=names,
-            words=lambda: COLUMNS,
-        ),
-        *FORMATS,
-        *WORKLOAD,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:

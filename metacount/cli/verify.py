@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.count import recorded_notes
-from metacount.cli.layout import bold, columns, width_of
-from metacount.cli.options import (
-    FORMATS,
-    MODELS,
-    SETTINGS,
-    WORKLOAD,
-    check_quantity,
-    flag,
-    option,
-    repeated,
-    request_of,
-)
+from metacount.cli.options import check_quantity, request_of
 from metacount.cli.progress import done_of
-from metacount.cli.report import Grid, Notes, Text, title
+from metacount.cli.report import Grid, Notes, Text, bold, columns, title, width_of
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
@@ -28,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import TransformersOnly
@@ -39,42 +27,6 @@ if TYPE_CHECKING:
     from metacount.verify.forward import Forward
 
     Proofs = Sequence[tuple[Case, Sequence[Proof]]]
-
-BELONGS = (("--quantity", "--all-sizes"), ("--memory", "--forward"))
-
-
-def options() -> Sequence[Option]:
-    return (
-        MODELS,
-        flag("--all", "every model of the catalog"),
-        flag(
-            "--all-sizes",
-            "also show that the formulas less the forms read off code are zero for all sizes of a "
-            "domain, which is printed: transformers' code of a config, our reference modules of a "
-            "name of the catalog",
-        ),
-        repeated(
-            "--quantity",
-            "NAME",
-            "with --all-sizes: of this alone (params, matmul_flops, ...); may be repeated",
-        ),
-        option(
-            "--forward",
-            None,
-            "also run transformers' module and the reference on this device, in float32 with the "
-            "same random weights, and compare their logits; of 16 tokens without --seq",
-            choices=("cpu", "cuda"),
-        ),
-        option(
-            "--memory",
-            "SIZE",
-            "with --forward: what a module may take of the device (default all); what is over runs "
-            "through accelerate's dispatch, from CUDA to the CPU, from the CPU to disk",
-        ),
-        *SETTINGS,
-        *WORKLOAD,
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
