@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from metacount.sharding.fit import Device, Fit, Fits
     from metacount.sharding.result import Job
 
-GPUS = "h100-80gb,h200,b200,mi300x"
 HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longest seq")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sharding.fit import devices, fit
+    from metacount.sharding.fit import GPUS, devices, fit
 
     if args.device_map is not None:
         return _placed(args)
