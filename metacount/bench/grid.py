@@ -147,7 +147,6 @@ def _option(name: str) -> str:
 
 
 def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, dict[str, int]]]:
-    """Label the feed-forward blocks: d_model, and each width of SwiGLU by name."""
     widths = asked.get("d_ff", ())
     if widths and "d_model" not in asked and not specs:
         raise InputError("--d-ff needs --d-model, or --model for the other width")

@@ -239,11 +239,11 @@ def _called(function: Callable[..., object], arguments: dict[str, object], name:
     except BaseException as error:
         reason = error.args[0] if isinstance(error, KeyError) and error.args else error
         raise InputError(
-            f"{name}: raised {type(error).__name__} at the sizes of the model: {_said(reason)}"
+            f"{name}: raised {type(error).__name__} at the sizes of the model: {_shown(reason)}"
         ) from None
 
 
-def _said(error: object) -> str:
+def _shown(error: object) -> str:
     try:
         return shown(error)
     except BaseException:  # its own __str__ may be anything
@@ -251,7 +251,6 @@ def _said(error: object) -> str:
 
 
 def _number(value: Any, name: str, notes: list[str]) -> Fraction:
-    """Convert what a function returned to a fraction, exactly."""
     if isinstance(value, int | Fraction) and abs(value) > LARGEST:
         raise InputError(
             f"{name}: returned a number of more than {MAX_BITS} bits; that is no count"

@@ -410,7 +410,6 @@ TO_SHRINK = 1  # seconds for making a counterexample small
 def _smallest(
     case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
 ) -> tuple[Case, Fraction]:
-    """Make the case small while the formula is wrong there; return it, and what that gives."""
     late = passed(TO_SHRINK)
     last = case, given
 

@@ -384,8 +384,8 @@ class Search:
                 self.others.setdefault(key, []).append(edit)
             if first is not edit and edit.cost <= first.cost + near:
                 words, other = first.words.replace(":", ""), edit.words.replace(":", "")
-                is_said = other in words or other.endswith(words.partition(OR)[0])
-                if not is_said and words.count(OR) + 1 < MOST_ALTERNATIVES:
+                is_named = other in words or other.endswith(words.partition(OR)[0])
+                if not is_named and words.count(OR) + 1 < MOST_ALTERNATIVES:
                     self.by_adds[key] = altered(first, words=first.words + OR + edit.words)
         self.by_key: dict[object, list[Edit]] = {}
         for edit in self.by_adds.values():

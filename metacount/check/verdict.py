@@ -350,7 +350,6 @@ class Judge:
         )
 
     def _by_numbers(self, evidence: Evidence) -> Judgement:
-        """Judge a formula of which only numbers are known."""
         verdict, notes, terms = WRONG, list[str](), tuple[Term, ...]()
         if evidence.value == self.truth.value and evidence.is_compared:
             verdict = evidence.verdict

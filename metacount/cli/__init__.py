@@ -69,7 +69,7 @@ GROUPS = {
         "completion": "a script that completes commands, options and names in a shell",
     },
 }
-COMMANDS = {name: said for group in GROUPS.values() for name, said in group.items()}
+COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
 # Words that people try, and the command that answers them.
 SYNONYMS = {
     "count": "params parameters flops macs kv kv-cache kvcache cache tokens size weights",

@@ -300,7 +300,6 @@ def _side(title: str, terms: Sequence[Line], total: Fraction) -> Lines:
 
 
 def _amounts(data: Json) -> list[Block]:
-    """Report our side: the amounts of the convention with their parts, and what they come to."""
     from metacount.audit.judge import MEANINGS as ALSO
     from metacount.cli.conventions import MEANINGS
 
@@ -378,7 +377,6 @@ def _mfu_report(
 
 
 def _mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
-    """Collect FLOPs per token and MFU by each formula at each length; MFU as a float."""
     formulas = [
         {
             "id": None if row.formula is None else row.formula.id,

@@ -71,7 +71,6 @@ def _order(row: Row) -> tuple[int, bool, bool]:
 
 
 def _how(row: Row, launches: set[str], directions: set[str]) -> str:
-    """Say the state of a row, and the launch and direction where there are several."""
     words = [row.state]
     if len(launches) > 1:
         words.append(row.launch)

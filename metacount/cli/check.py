@@ -95,7 +95,6 @@ def report_of(judgement: Judgement, model: str) -> Report:
 
 
 def _table(judgement: Judgement) -> Grid:
-    """Tabulate both sides, and each part of what the formula has more than the model, or less."""
     from sympy import latex
 
     from metacount.algebra.text import in_letters
@@ -192,7 +191,6 @@ def _term(term: Term) -> Block:
 
 
 def _size(expr: sympy.Expr) -> str:
-    """Write an expression in our names; in letters where that is too long to read."""
     from metacount.algebra.text import in_letters
     from metacount.check.comparison import named
 

@@ -31,7 +31,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _listing(chosen: Sequence[Code]) -> Report:
-    """Report every name with what its docstring says, file by file."""
     sections: list[list[Block]] = []
     for file in dict.fromkeys(code.file for code in chosen):
         rows = [(f"  {c.name}", c.says) for c in chosen if c.file == file]
@@ -41,7 +40,6 @@ def _listing(chosen: Sequence[Code]) -> Report:
 
 
 def _texts(chosen: Sequence[Code]) -> Report:
-    """Report the code itself, each piece below the file and the line where it stands."""
     sections: list[list[Block]] = []
     for i, code in enumerate(chosen):
         text = _painted(code.text) if is_terminal() else code.text
@@ -52,7 +50,6 @@ def _texts(chosen: Sequence[Code]) -> Report:
 
 
 def _painted(text: str) -> str:
-    """Paint Python code in the terminal's own colours."""
     from rich.console import Console
     from rich.syntax import Syntax
 

@@ -158,7 +158,6 @@ def _is_number(value: Cell) -> bool:
 
 
 def _data(names: Sequence[str], row: Row) -> Json:
-    """Convert the columns of a model to plain data; a share is a number between 0 and 1."""
     data: Json = {"model": row.heading}
     for name in names:
         value = cell(row, name)

@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> Pieces:
 
 
 def _following(before: Sequence[str], current: str, args: argparse.Namespace) -> Words:
-    """List what may follow the words before the one that is typed."""
     command = next((word for word in before if not word.startswith("-")), None)
     if command is None:
         return {**args.commands, "--help": "", "--version": ""}
@@ -79,7 +78,7 @@ def _following(before: Sequence[str], current: str, args: argparse.Namespace) ->
 
 
 def _values(option: Option, current: str) -> Words:
-    metavar = option.said.get("metavar", "")
+    metavar = option.keywords.get("metavar", "")
     start = current[: current.rfind(",") + 1] if metavar in LISTS else ""
     words = {f"{start}{word}": "" for word in option.words()}
     return words | (_files(current) if metavar in FILES else {})

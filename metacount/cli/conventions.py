@@ -145,7 +145,6 @@ def _why(rows: tuple[Convention, ...], a: Amounts) -> str:
 
 
 def _data(model: Model, workload: Workload) -> Json:
-    """Convert the conventions of a model to plain data with every digit."""
     a = amounts(model.spec, workload)
 
     def exact(value: Fraction) -> int | str:

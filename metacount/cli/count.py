@@ -117,7 +117,6 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
 
 def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
-    """Count somebody's own module: what is in it, and over inputs what its forward costs."""
     from metacount.api import tree
     from metacount.summary.modules import typed_inputs
 
@@ -172,7 +171,6 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
 
 
 def _models(args: argparse.Namespace) -> Sequence[Any]:
-    """Find the models that are named, or the one that is named at every value of --over."""
     if args.over is None:
         return [find_any(argument, args.settings) for argument in args.model]
     if len(args.model) > 1:
@@ -202,7 +200,6 @@ def _totals_report(totals: Totals) -> Report:
 def _served(
     model: Any, request: Request, engine: str | None, cache_dtypes: Kept
 ) -> Reserved | None:
-    """Count what an engine reserves for a model, or for its text part."""
     if engine is None:
         return None
     it = model.text if isinstance(model, TransformersOnly) else model
@@ -371,7 +368,6 @@ def _facts(model: Model) -> Iterator[Block]:
 
 
 def _workload(runs: Sequence[Json], spec: ModelSpec | None = None) -> str:
-    """Write the workload, as far as it is common to all models."""
     parts = [f"batch {runs[0]['batch_size']}"]
     for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):
         values = {run[name] for run in runs}
@@ -387,7 +383,6 @@ def _workload(runs: Sequence[Json], spec: ModelSpec | None = None) -> str:
 
 
 def _words(data: Json, spec: ModelSpec | None, verbose: bool) -> dict[str, str]:
-    """Say what each figure is: in a few words or whole, and of this model where it matters."""
     words = {n: figure.meaning if verbose else figure.brief for n, figure in COUNTED.items()}
     if data.get("least_active_params") is not None:
         words["active_params"] = "the most used for one token"
@@ -469,7 +464,6 @@ def heading(model: Any) -> str:
 
 
 def _table(data: Sequence[Json]) -> Grid:
-    """Tabulate what --json says of each model, without words: roles, workload, figures."""
     rows: list[tuple[Cell, ...]] = []
     for group, before in BY_NAME.items():
         parts = [model.get(group) or {} for model in data]
@@ -492,7 +486,6 @@ def _table(data: Sequence[Json]) -> Grid:
 
 
 def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
-    """Report several models side by side, as many columns at once as fit."""
     columns = []
     for model, each in zip(models, data, strict=True):
         column: dict[str, Cell] = {**each, **(each["buffers"] or {}), **each["by_role"]}
@@ -517,7 +510,6 @@ def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
 
 
 def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
-    """Say what is to be said of several models' figures: warnings, and where they come from."""
     pairs = [*zip(models, data, strict=True)]
     notes = [(f"warning  {heading(m)}", text) for m, each in pairs for text in each["warnings"]]
     if any(isinstance(model, Model) for model in models):

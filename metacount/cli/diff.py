@@ -82,7 +82,6 @@ def report_of(diff: Diff) -> Report:
 
 
 def _table(diff: Diff) -> Grid:
-    """Tabulate every quantity of every part of both models, then of the models."""
     rows: list[tuple[Cell, ...]] = []
     for row in diff.rows:
         for quantity in QUANTITIES:
@@ -173,7 +172,6 @@ def _quantity(diff: Diff, quantity: str) -> list[Block]:
 
 
 def _described(row: Row) -> Iterator[Block]:
-    """Say how a part is made in both models; one paragraph for a part that is the same."""
     texts = dict.fromkeys(part.described for part in (row.a, row.b) if part is not None)
     label = f"{SIGNS[row.status]} {_name(row)}"
     if row.status == "same":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.report import Amount, Grid, Notes, Text, bold
-from metacount.cli.shard import fits_said, how_of, peak_said, work_said, workload_of
+from metacount.cli.shard import fit_notes, how_of, peak_notes, work_text, workload_of
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
 from metacount.settings.values import bytes_size
@@ -116,7 +116,7 @@ def report_of(answer: Fits) -> Report:
         of = "the smallest mesh"
         if any(each.asked for each in answers):
             of = "the mesh of so many devices that cuts least, of those that fit,"
-        head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
+        head.append(Text(f"{of} for {work_text(done, batch=False)}; by formula"))
         head.append(Notes([("assumed", assumed(done))]))
     if (stored := answer.stored) is not None:
         size = units.gib(stored.n_bytes)
@@ -126,9 +126,9 @@ def report_of(answer: Fits) -> Report:
     commands: list[Block] = []
     for each in answers:
         commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
-        commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
+        commands.append(Notes([] if each.closest is None else fit_notes(each.closest)))
         if each.largest is not None and each.job is not None:
-            commands.append(Notes(peak_said(each.largest, each.job)))
+            commands.append(Notes(peak_notes(each.largest, each.job)))
     fits = done is not None and any(each.mesh is not None for each in answers)
     last = _columns(answers, done) if fits and done is not None else []
     last += [("memory", _source(each.device)) for each in answers]
@@ -162,7 +162,6 @@ def _source(device: Device) -> str:
 
 
 def _columns(fits: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
-    """Say what the two last columns are, and what limits them beside memory."""
     from metacount.sharding.fit import MOST
 
     fitting = [each for each in fits if each.mesh is not None]

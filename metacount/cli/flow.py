@@ -96,7 +96,6 @@ def report_of(flow: Flow) -> Report:
 
 
 def _table(flow: Flow) -> Grid:
-    """Tabulate the steps without steps inside, each with how often it runs in all."""
     rows: list[tuple[Cell, ...]] = []
     for times, step in flow.walk():
         if step.like is None:
@@ -275,7 +274,6 @@ def _forward_grid(table: ForwardTable) -> Grid:
 
 
 def _forward_report(name: str, table: ForwardTable) -> Report:
-    """Report a forward part by part, each operation with its shapes and its cost."""
     run = table.workload
     work = f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}"
     read = (

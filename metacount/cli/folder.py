@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 
 from metacount import units
-from metacount.cli.answer import Pieces, enveloped
+from metacount.cli.answer import Pieces, enveloped, prepare_for_torch
 from metacount.cli.progress import say
 from metacount.cli.report import GAP, Grid, Notes, cells, columns, in_text, width_of
 from metacount.errors import (
@@ -228,8 +228,6 @@ class _Job:
 
     def measured(self, path: str) -> Outcome:
         """Measure one file, as `metacount count FILE` does."""
-        from metacount.cli.answer import prepare_for_torch
-
         prepare_for_torch()
         return self._outcome(path, self._by_module)
 
@@ -421,7 +419,6 @@ class FolderView:
         return f"{what} and {units.exact(more)} more" if more > 0 else what
 
     def _reasons(self) -> list[tuple[str, str]]:
-        """Say the most frequent reasons first, each with the first of its files."""
         groups = sorted(self.refused.values(), key=len, reverse=True)
         notes = []
         for (path, error), *more in groups[:MOST_REASONS]:
@@ -442,7 +439,6 @@ def _is_measured(data: Json) -> bool:
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
-    """Write what the table shows of a file after its name: the mark of that, and the figures."""
     data = outcome.data
     mark = MARKS["text"] if "part" in data else MARKS["measured"] if _is_measured(data) else ""
     shorts = (units.exact, units.exact, units.gib, units.flops)
@@ -454,7 +450,6 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
-    """Tabulate the models by name; names are shortened, and the last columns left out, to fit."""
     paths = sorted(rows)
     routed = any(row[1] != row[2] for row in rows.values())
     heads = [head for head in HEADS if routed or head != "active_params"]
@@ -472,7 +467,6 @@ def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Shorten the paths by the end that all have."""
     for end in SHARED_ENDS:
         if all(path.endswith(end) and path != end for path in paths):
             return [shown(path.removesuffix(end)) for path in paths]

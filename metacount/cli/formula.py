@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
 
 def _read(model: Model | TransformersOnly, args: argparse.Namespace) -> CodeForm:
-    """Read a form off the code, in the names of its config or of our spec."""
     prepare_for_torch()
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
 
@@ -272,7 +271,6 @@ def textbook(model: Model, form: ClosedForm) -> Written:
 
 
 def _off_code(model: Model | TransformersOnly, form: CodeForm) -> Written:
-    """Write a form that was read off code in the fields of its config."""
     from sympy import latex
 
     from metacount.cli.expressions import in_fields, upright, whole_python
@@ -350,7 +348,6 @@ def _value(form: CodeForm, expr: sympy.Expr) -> int:
 
 
 def _layers(form: CodeForm) -> list[Block]:
-    """Report each kind of layer and how many there are, with a line for each role in one layer."""
     from metacount.cli.expressions import in_fields
     from metacount.textbook.closed_form import readable
 

@@ -14,6 +14,7 @@ from metacount.cli.report import (
     bold,
     cells,
     dim,
+    in_text,
     noted_table,
     table,
     width_of,
@@ -66,8 +67,6 @@ class Lesson:
     @property
     def text(self) -> str:
         """The page as a terminal shows it."""
-        from metacount.cli.report import in_text
-
         return in_text(report_of(self.page, self.answers))
 
     def to_dict(self) -> Json:

@@ -171,7 +171,7 @@ def _looked_up(reference: str) -> Any:
 
 
 class Option:
-    """An option of a command, or a positional, made of a row; `said` is what argparse is told."""
+    """An option of a command, or a positional, made of a row; `keywords` are argparse's."""
 
     def __init__(self, row: str, group: str) -> None:
         names, value, how, self._help = row.split("\t")
@@ -181,7 +181,7 @@ class Option:
         metavar, _, choices = value.removesuffix(nargs or "").removesuffix("}").partition("{")
         self._words = more.get("words") or choices or WORDS.get(metavar, "")
         self.is_plural, self.takes = nargs in ("*", "+"), bool(value)
-        said: dict[str, Any] = {
+        keywords: dict[str, Any] = {
             "metavar": metavar or None,
             "nargs": nargs,
             "choices": self.words() if choices else None,
@@ -191,14 +191,14 @@ class Option:
             "default": _default(more["default"]) if "default" in more else None,
         }
         if not value:
-            said["action"] = "store_const" if "const" in more else "store_true"
+            keywords["action"] = "store_const" if "const" in more else "store_true"
         elif "repeat" in more:
-            said |= {"action": "append", "default": []}
+            keywords |= {"action": "append", "default": []}
         elif self.is_plural and more.get("type", "").startswith("each:"):
-            said["action"] = _Several
-        self.said = {name: given for name, given in said.items() if given is not None}
+            keywords["action"] = _Several
+        self.keywords = {name: given for name, given in keywords.items() if given is not None}
         long = [name for name in self.names if name.startswith("--")] or [self.names[-1]]
-        self.dest = str(said["dest"] or long[0].lstrip("-").replace("-", "_"))
+        self.dest = str(keywords["dest"] or long[0].lstrip("-").replace("-", "_"))
 
     def words(self) -> tuple[str, ...]:
         """List the words that may stand there, those that are known."""
@@ -207,14 +207,14 @@ class Option:
 
     @property
     def help(self) -> str:
-        """What is said of it, with words and defaults put in."""
+        """Its help, with words and defaults put in."""
 
         def put_in(match: re.Match[str]) -> str:
             name = match[1]
             if name == "plain":
                 return ", ".join(word for word in self.words() if ":" not in word)
             if name == "default":
-                default = self.said["default"]
+                default = self.keywords["default"]
                 return ",".join(default) if isinstance(default, tuple) else str(default)
             value = self.words() if name == "words" else _looked_up(name)
             return str(value) if isinstance(value, str | int) else ", ".join(value)
@@ -282,10 +282,10 @@ def check_known(
 def _is_given(args: argparse.Namespace, option: Option) -> bool:
     """Tell whether an option was given, or a positional: whether it is not what it is otherwise."""
     value = getattr(args, option.dest)
-    action = option.said.get("action")
+    action = option.keywords.get("action")
     if action == "store_const":
-        return bool(value == option.said["const"])
-    default = option.said.get("default", False if action == "store_true" else None)
+        return bool(value == option.keywords["const"])
+    default = option.keywords.get("default", False if action == "store_true" else None)
     return value is not None and value not in (default, [], ())
 
 
@@ -298,7 +298,7 @@ def check_together(args: argparse.Namespace, command: str, options: Sequence[Opt
         name: None
         for option in options
         if _is_given(args, option)
-        for name in (option.names if option.is_named else (option.said["metavar"],))
+        for name in (option.names if option.is_named else (option.keywords["metavar"],))
     }
     for names, others in _rules_of(command, "apart"):
         excluding = [name for name in given if name in names.split()]
@@ -397,10 +397,10 @@ def parsed(name: str, summary: str, run: Run, arguments: Sequence[str]) -> argpa
                 else parser.add_argument_group(option.group)
             )
         text = option.help if is_help else None
-        groups[option.group].add_argument(*option.names, help=text, **option.said)
+        groups[option.group].add_argument(*option.names, help=text, **option.keywords)
     args = parser.parse_args(arguments)
     args.run = run
-    named = [getattr(args, o.dest) for o in options if o.said.get("metavar") in MODEL_WORDS]
+    named = [getattr(args, o.dest) for o in options if o.keywords.get("metavar") in MODEL_WORDS]
     texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
     args.modules = [text for text in texts if text and file_and_name(text)]
     check_together(args, name, options)

@@ -24,10 +24,10 @@ from metacount.figures import FIGURES
 from metacount.files import read_of_package
 from metacount.languages import label, translations
 from metacount.settings.values import LENGTHS
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, Request
 from metacount.textbook.proven import FROM, own_type
 from metacount.textbook.read_rules import ELSEWHERE
-from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, worksheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,8 +242,6 @@ def page(*models: Given, workload: Workload | Request | None = None, lang: str =
     '<!doctype html>'
     """
     from metacount.resolve import model_of
-    from metacount.spec import Request
-    from metacount.textbook.worksheet import worksheet
 
     return page_html([worksheet(model_of(m), workload or Request()) for m in models], lang)
 
@@ -329,7 +327,6 @@ def _folded(title: str, about: str, inside: str, lang: str, run: str = "") -> st
 
 
 def _flow(sheet: Worksheet, lang: str) -> str:
-    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
     from metacount.flow.run import flow
 
     run = sheet.workload

@@ -329,12 +329,12 @@ class Text:
         indent: int = 0,
     ) -> None:
         self.text, self.style = text, style
-        self.most, self.whole, self.indent = most, unbroken, indent
+        self.most, self.unbroken, self.indent = most, unbroken, indent
 
     def lines(self, width: int) -> list[str]:
         """Write the sentence; an `unbroken` one in one line, however long."""
         room = (min(width, self.most) if self.most else width) - self.indent
-        lines = [self.text] if self.whole else wrapped(self.text, room)
+        lines = [self.text] if self.unbroken else wrapped(self.text, room)
         start = " " * self.indent
         return [start + (self.style(line) if self.style else line) for line in lines]
 

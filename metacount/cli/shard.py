@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.output is not None:
         from metacount.cli.pictures import mesh_figure, save
 
-        save(mesh_figure(sharded, job_said(sharded.job)), args.output)
+        save(mesh_figure(sharded, job_text(sharded.job)), args.output)
     return Answer(
         report=lambda: report_of(sharded, rank=args.rank, every=args.ranks == "all", fits=fits),
         data=lambda: _data(sharded, args.rank, fits),
@@ -117,25 +117,25 @@ def report_of(
     else:
         heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
         first = chosen[0].first if rank is None else rank
-        held += [_memory(chosen, heads, rank), Notes(peak_said(chosen[0], job))]
+        held += [_memory(chosen, heads, rank), Notes(peak_notes(chosen[0], job))]
         ranks = [held, _sent(chosen[0], first, job)]
     notes = [("note", note) for note in sharded.missing]
     notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
     return [
         [
             Text(f"{bold(sharded.name)}  ({sharded.model})", unbroken=True),
-            Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_said(job)}"),
+            Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_text(job)}"),
             Text(source),
         ],
         _kinds(sharded, every),
         *ranks,
         [Notes([("links", _between(sharded))])],
-        [Notes([] if fits is None else fits_said(fits))],
+        [Notes([] if fits is None else fit_notes(fits))],
         [Notes(notes)],
     ]
 
 
-def work_said(job: Job, *, batch: bool = True) -> str:
+def work_text(job: Job, *, batch: bool = True) -> str:
     """Say what a job does, in a few words."""
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
@@ -148,16 +148,16 @@ def work_said(job: Job, *, batch: bool = True) -> str:
     return f"{words}, float32 kept, {job.dtype}" if job.master else f"{words}, {job.dtype}"
 
 
-def job_said(job: Job) -> str:
+def job_text(job: Job) -> str:
     """Say what a job does, with what each rank runs at a time."""
     if not job.train:
-        return f"{work_said(job)}: {job.rows} per rank"
+        return f"{work_text(job)}: {job.rows} per rank"
     times = f" {job.micro_batches} times" if job.micro_batches > 1 else ""
     batch = f"batch {units.exact(job.batch_size)}, seq {job.seq_len}: {job.rows} per rank{times}"
-    return f"{work_said(job)}; {batch}"
+    return f"{work_text(job)}; {batch}"
 
 
-def ranks_said(kind: Kind) -> str:
+def ranks_text(kind: Kind) -> str:
     """Write which ranks are of a kind, shortened where there are many runs."""
     runs = [
         f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
@@ -166,7 +166,7 @@ def ranks_said(kind: Kind) -> str:
     return ",".join(runs) if len(runs) <= 2 else f"{runs[0]},{runs[1]},…"
 
 
-def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
+def peak_notes(kind: Kind, job: Job) -> list[tuple[str, str]]:
     """Say what is alive at the worst moment of a step, or why nobody can."""
     if not job.train or kind.activation_bytes is None:
         return []
@@ -190,7 +190,7 @@ def _kinds(sharded: Sharded, every: bool) -> list[Block]:
     kinds = ordered if few else [*ordered[: MOST_KINDS - 1], ordered[-1]]
     rows: list[tuple[Cell, ...]] = [
         (
-            ranks_said(kind),
+            ranks_text(kind),
             kind.count,
             _stages(kind),
             str(kind.layers),
@@ -262,12 +262,12 @@ def _between(sharded: Sharded) -> str:
         return f"{where}, no rank sends between machines"
     sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
     return (
-        f"{where}, the rank that sends most between machines, of {ranks_said(most)}, "
+        f"{where}, the rank that sends most between machines, of {ranks_text(most)}, "
         f"sends there at most {sent}"
     )
 
 
-def fits_said(fits: Verdict) -> list[tuple[str, str]]:
+def fit_notes(fits: Verdict) -> list[tuple[str, str]]:
     """Say whether the largest rank fits, and what would."""
     room, total = units.gib(fits.room), units.gib(fits.total_bytes)
     largest = max(fits.parts, key=lambda name: fits.parts[name])

@@ -128,7 +128,6 @@ def _phases(training: Training | TrainingCount, optimizer: int = 0) -> Grid:
 
 
 def _roles(training: Training | TrainingCount) -> Grid:
-    """Show kept bytes and FLOPs by role; a column that has no figures is left out."""
     saved = training.activation_bytes_by_role
     flops = {
         "forward": training.matmul_flops_by_role,
@@ -178,9 +177,9 @@ def report_of(training: Training) -> Report:
         _head(names, how, training.workload, training.setup, loss=loss),
         [_bytes(rows)],
         [_phases(training, training.optimizer_matmul_flops)],
-        [_beside(training)],
+        [_against_formulas(training)],
         [_roles(training)] if training.source != "given" else [],
-        [_kept("kept in", _by_layer(training))],
+        [_saved("kept in", _by_layer(training))],
         [_timeline(training)],
         [Text(f"at the peak, {where}", bold), Grid(heads=(), rows=parts, align="<>>")],
         [Notes(notes, pad=11)],
@@ -191,7 +190,7 @@ def _where(phase: str, place: str) -> str:
     return phase if place in ("", phase) else f"{phase}, at {place}"
 
 
-def _beside(training: Training) -> Notes:
+def _against_formulas(training: Training) -> Notes:
     equal: list[str] = []
     notes: list[str] = []
     for name, counted in training.formula.items():
@@ -206,7 +205,7 @@ def _beside(training: Training) -> Notes:
     return Notes(("formula", text) for text in (*same, *notes))
 
 
-def _kept(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
+def _saved(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
     cells: list[tuple[Cell, ...]] = [(name, n, size, _gib(size * n)) for name, n, size in rows]
     return Grid(heads=(where, "times", "bytes each", "in all"), rows=cells, align="<>>>")
 
@@ -273,7 +272,7 @@ def counted_report(model: Model, setup: Setup, counted: TrainingCount) -> Report
         [_bytes(_held(counted, f"state of {setup.optimizer}"))],
         [_phases(counted)],
         [_roles(counted)],
-        [_kept("kept in one block", _by_block(counted))],
+        [_saved("kept in one block", _by_block(counted))],
         [Notes(missing)],
         [Notes(notes, pad=10)],
     ]

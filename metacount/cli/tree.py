@@ -121,7 +121,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _chosen(given: Sequence[str]) -> tuple[str, ...]:
-    """Check the columns an option names; the formula, which may need lines, comes last."""
     columns = [name.lower() for name in given]
     for name in columns:
         if name not in COLUMNS:
@@ -133,7 +132,6 @@ def _chosen(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _data(model: Model | TransformersOnly | OwnModule, tree: Tree, view: View) -> Json:
-    """Convert the tree to plain data, as deep as asked; with the formulas that were asked for."""
     data = tree.to_dict()
 
     def trim(data: Json, node: Node, level: int) -> None:
@@ -339,7 +337,6 @@ def _read(tree: Tree, view: View) -> str:
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:
-    """List (full name, full name of the tensor that it is) of every tied tensor."""
     return [
         (f"{node.path}.{name}".lstrip("."), place)
         for node in walk(root)
@@ -445,7 +442,7 @@ class _Rows:
         if seen or ((on_one_line or tied) and last) or len(last) == self._depth:
             return
         inner: list[Node | Row] = [*_tensor_rows(node, tensors, place, copies, within)]
-        held = tuple(child for child in node.children if _is_kept(child))
+        held = tuple(child for child in node.children if _holds_something(child))
         inner += _together(held) if node.module else held  # three of them are one already
         if node.own_flops and any(child.flops for child in node.children):
             at_own, flops = f"{place}.{OWN}".lstrip("."), node.own_flops * copies
@@ -461,10 +458,10 @@ class _Rows:
             yield from self.below(item, deeper, above, copies, within)
 
 
-def _is_kept(node: Node) -> bool:
+def _holds_something(node: Node) -> bool:
     """Tell whether a checkpoint holds something of a module, or the module multiplies."""
     stored = node.params or node.tied or node.flops or node.buffers.keys() - node.unstored
-    return bool(stored) or any(map(_is_kept, node.children))
+    return bool(stored) or any(map(_holds_something, node.children))
 
 
 def _chained(node: Node) -> Node:
@@ -533,7 +530,6 @@ def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
 
 
 def _together(children: tuple[Node, ...]) -> list[Node]:
-    """Add up neighbouring projections of queries, keys and values among the children."""
     names = [child.name for child in children]
     for wanted in TOGETHER:
         for at in range(len(names) - 2):
@@ -543,7 +539,6 @@ def _together(children: tuple[Node, ...]) -> list[Node]:
 
 
 def _sum(parts: tuple[Node, ...]) -> Node:
-    """Join three projections into one node: alike, with a count, or with a row for each."""
     name = ", ".join(part.name for part in parts)
     if len({part.alike for part in parts}) == 1:
         return replace(parts[0], name=name, count=len(parts))

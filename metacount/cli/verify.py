@@ -113,7 +113,6 @@ def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
 
 
 def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) -> Report:
-    """Report what the record of proofs says of a model at this run, then what is proven anew."""
     from metacount.textbook.count import count
     from metacount.textbook.proven import proven_of, sizes_text
 
@@ -128,7 +127,7 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     pad = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
     code = ""
     for case, proofs in shown:
-        notes = [(proof.quantity, _said(proof)) for proof in proofs]
+        notes = [(proof.quantity, _outcome(proof)) for proof in proofs]
         if forms := [proof.form for proof in proofs if proof.form is not None]:
             notes.append(("that is", sizes_text(_where(proofs))))
             code = code or forms[0].source
@@ -136,7 +135,7 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     return [*sections, [Notes([("code", code)], pad=pad)]]
 
 
-def _said(proof: Proof) -> str:
+def _outcome(proof: Proof) -> str:
     from metacount.cli.expressions import in_fields
 
     if proof.problem:
@@ -153,7 +152,6 @@ def _said(proof: Proof) -> str:
 
 
 def _where(proofs: Sequence[Proof]) -> list[str]:
-    """List the domain of several proofs together, in words."""
     from metacount.cli.expressions import in_fields
     from metacount.verify.for_all_sizes import conditions_of
 

@@ -155,7 +155,6 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _as_where(where: Pairs, difference: Dim) -> list[str]:
-    """Return the equations, if they make the difference zero."""
     pairs = _pairs(where, legend.sympy_symbols(term.name for term in legend.MODEL_TERMS))
     for left, right in reversed(pairs):
         difference = difference.subs(left, right)
@@ -393,10 +392,10 @@ def kept_formula(spec: ModelSpec, formula: str, given: Pairs, checkpointing: str
     pairs = _pairs(given, symbols)
     stated = sympy.sympify(evaluated(formula, symbols))
     ways, differences = [], []
-    for way, kept_bytes in _kept(
+    for way, saved_bytes in _saved(
         in_symbols, symbols["batch_size"], symbols["seq_len"], checkpointing
     ).items():
-        count = sympy.sympify(kept_bytes)
+        count = sympy.sympify(saved_bytes)
         for left, right in pairs:
             count = count.subs(left, right)
         # one key/value head of one sequence is not copied: here there are several
@@ -418,7 +417,7 @@ def kept_formula(spec: ModelSpec, formula: str, given: Pairs, checkpointing: str
     }
 
 
-def _kept(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
+def _saved(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
     """Count what blocks keep, first as our modules run, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_alike(spec)

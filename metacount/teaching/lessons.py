@@ -259,7 +259,6 @@ class Here(Subject):
 
 
 def _with(names: Here, spec: ModelSpec, label: object = None) -> Here:
-    """Return what names stand for of another model; `label` is what a row calls it."""
     return names.of(type(names.model)(**{**vars(names.model), "spec": spec}), label=label)
 
 
