@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypeAlias
 
     Json: TypeAlias = dict[str, Any]  # a JSON object
+else:
+    Json = dict
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 CONFIG = "config.json"

@@ -21,13 +21,12 @@ from metacount.algebra.text import MAX_BITS, read
 from metacount.check.comparison import Evidence, Theirs, count_of, of_the_run, small_cases
 from metacount.check.letters import Asked, Code, Letter, Session
 from metacount.check.names import Vocabulary, numbers_of, structure_of
-from metacount.check.sizes import places
+from metacount.check.sizes import Case, places
 from metacount.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from metacount.check.sizes import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from metacount.cli.answer import Answer
 from metacount.cli.progress import gathered
-from metacount.cli.report import Grid, Lines, Notes, Text, bold, dim, table, wrapped
+from metacount.cli.report import Block, Grid, Lines, Notes, Report, Text, bold, dim, table, wrapped
 from metacount.errors import InputError
 from metacount.units import exact
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from metacount.audit.judge import Audited, Line, Utilization
     from metacount.audit.record import Formula
-    from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
-from metacount.cli.report import DASH, WIDEST_TEXT, Grid, Notes, Text, bold, in_text
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY, Ceiling, Row
+from metacount.cli.report import DASH, WIDEST_TEXT, Block, Grid, Notes, Report, Text, bold, in_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from metacount.bench.case import Case
     from metacount.bench.grid import Rates
-    from metacount.bench.rows import Ceiling, Row
-    from metacount.cli.report import Block, Report
     from metacount.files import Json
 
 

@@ -6,7 +6,7 @@ import ast
 import os
 
 from metacount.cli.answer import Answer
-from metacount.cli.report import Grid, Text, bold, dim, is_terminal
+from metacount.cli.report import Block, Grid, Report, Text, bold, dim, is_terminal
 from metacount.errors import InputError, nearest, shown
 from metacount.files import PACKAGE
 from metacount.frozen import frozen
@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-
-    from metacount.cli.report import Block, Report
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from metacount.cli.answer import Answer
-from metacount.cli.report import Grid, Share
+from metacount.cli.report import Cell, Grid, Notes, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
 from metacount.frozen import frozen
 from metacount.settings.values import meant
-from metacount.spec import FIELDS
+from metacount.spec import FIELDS, ModelSpec
 from metacount.units import heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from metacount.cli.report import Cell, Notes
     from metacount.files import Json
-    from metacount.spec import ModelSpec
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")

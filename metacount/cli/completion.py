@@ -6,14 +6,12 @@ import os
 from glob import escape, glob
 
 from metacount.cli.answer import Pieces
-from metacount.cli.options import options_of
+from metacount.cli.options import Option, options_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from metacount.cli.options import Option
 
     Words = dict[str, str]  # what may be typed, and what it is for
 

@@ -6,8 +6,8 @@ import re
 
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.options import request_of
-from metacount.cli.report import Amount, Grid, Lines, Notes, Text, bold, grids
-from metacount.diff.compared import QUANTITIES, STATUSES
+from metacount.cli.report import Amount, Block, Cell, Grid, Lines, Notes, Report, Text, bold, grids
+from metacount.diff.compared import QUANTITIES, STATUSES, Diff, Row
 from metacount.errors import InputError
 from metacount.figures import FIGURES, is_shown
 from metacount.resolve import TransformersOnly, find_any
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from metacount.cli.report import Block, Cell, Report
-    from metacount.diff.compared import Diff, Row
 
 SIGNS = {"replaced": "~", "added": "+", "removed": "-", "resized": "~", "changed": "~", "same": "="}
 TITLES = {

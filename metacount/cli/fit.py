@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.report import Amount, Grid, Notes, Text, bold
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Text, bold
 from metacount.cli.shard import fit_notes, how_of, peak_notes, work_text, workload_of
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import TransformersOnly
     from metacount.sharding.fit import Device, Fit, Fits

@@ -28,8 +28,8 @@ from metacount.errors import (
     shown,
 )
 from metacount.frozen import frozen
-from metacount.resolve import TransformersOnly, find_in_file
-from metacount.spec import DTYPE_BYTES, SEQ_LEN
+from metacount.resolve import Model, TransformersOnly, find_in_file
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from metacount.files import Json
-    from metacount.resolve import Model
-    from metacount.spec import Request, Workload
 
     Measure: TypeAlias = Callable[[Model | TransformersOnly, Workload | Request], Json]
 

@@ -6,18 +6,16 @@ import sys
 from itertools import chain
 
 from metacount import catalog, units
-from metacount.catalog import compare_published
+from metacount.catalog import CatalogEntry, Comparison, compare_published
 from metacount.cli.answer import Answer
 from metacount.cli.options import check_known
-from metacount.cli.report import DASH, WIDEST_TEXT, Grid, Text, columns
+from metacount.cli.report import DASH, WIDEST_TEXT, Cell, Grid, Report, Text, columns
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.catalog import CatalogEntry, Comparison
-    from metacount.cli.report import Cell, Report
     from metacount.files import Json
 
     Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec

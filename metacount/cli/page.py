@@ -21,25 +21,21 @@ from metacount.cli.results import tree_html
 from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
-from metacount.files import read_of_package
+from metacount.files import Json, read_of_package
 from metacount.languages import label, translations
 from metacount.settings.values import LENGTHS
-from metacount.spec import DTYPE_BYTES, Request
+from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.textbook.proven import FROM, own_type
-from metacount.textbook.read_rules import ELSEWHERE
-from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, worksheet
+from metacount.textbook.read_rules import ELSEWHERE, Rule
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, Worksheet, worksheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.files import Json
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
     from metacount.resolve import Given
-    from metacount.spec import Request, Workload
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.read_rules import Rule
-    from metacount.textbook.worksheet import Worksheet
 
 
 UNKNOWN = "nothing is recorded of a model of this structure"

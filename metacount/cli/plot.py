@@ -15,7 +15,7 @@ from metacount.cli.pictures import (
 from metacount.errors import InputError, shown
 from metacount.files import check_writable, write_whole
 from metacount.languages import terminal_language
-from metacount.resolve import find_model
+from metacount.resolve import Model, find_model
 from metacount.settings import each_setting, parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from metacount.resolve import Model
     from metacount.spec import Request
 
     Picture = tuple[str, Callable[[], Figure], object]  # in a phrase, drawn, and as plain data

@@ -314,6 +314,8 @@ if TYPE_CHECKING:
     Cell: TypeAlias = str | int | bool | Share | Formula | Amount | None
     Block: TypeAlias = "Text | Notes | Grid | Lines"
     Report: TypeAlias = Sequence[Sequence[Block]]
+else:
+    Cell = Block = Report = object
 
 
 class Text:

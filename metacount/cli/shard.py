@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.options import options_of
-from metacount.cli.report import Amount, Grid, Notes, Text, bold
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Text, bold
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.sharding.fit import Verdict
     from metacount.sharding.result import Job, Kind, Sharded

@@ -14,7 +14,7 @@ from functools import partial
 from metacount import units
 from metacount.cli.answer import Answer
 from metacount.cli.progress import gathered
-from metacount.cli.report import Amount, Grid, Notes, Text, bold, columns
+from metacount.cli.report import Amount, Cell, Grid, Notes, Report, Text, bold, columns
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
 from metacount.spec import Workload
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from metacount.cli.report import Cell, Report
     from metacount.files import Json
 
 # What each column shows, shortened in this way.

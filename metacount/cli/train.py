@@ -5,21 +5,18 @@ from __future__ import annotations
 from metacount import units
 from metacount.cli.answer import Answer, figures_table, prepare_for_torch
 from metacount.cli.options import own_module, request_of
-from metacount.cli.report import Amount, Grid, Notes, Share, Text, bold, title
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Share, Text, bold, title
 from metacount.figures import FLOPS
-from metacount.resolve import find_any, find_model
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
+from metacount.resolve import Model, find_any, find_model
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup, Training
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.resolve import Model
     from metacount.textbook.training import TrainingCount
-    from metacount.training.setup import Training
 
 # The choices that a step is made of, and what each of their words means.
 CHOICES = {

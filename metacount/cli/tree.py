@@ -12,10 +12,13 @@ from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.options import own_module, request_of
 from metacount.cli.report import (
     GAP,
+    Block,
+    Cell,
     Formula,
     Grid,
     Lines,
     Notes,
+    Report,
     Share,
     bold,
     coloured,
@@ -27,9 +30,9 @@ from metacount.cli.report import (
 )
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
-from metacount.measure.node import PERIOD, total, walk
-from metacount.resolve import Model, find_any
-from metacount.spec import legend
+from metacount.measure.node import PERIOD, Node, total, walk
+from metacount.resolve import Model, OwnModule, TransformersOnly, find_any
+from metacount.spec import ModelSpec, legend
 from metacount.spec.model import left_out
 from metacount.textbook.closed_form import LAYERS, layers_of, named_layers, readable
 from metacount.textbook.rows import Rows
@@ -40,11 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.api import Outputs, Tree
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.measure.node import Node
-    from metacount.resolve import OwnModule, TransformersOnly
-    from metacount.spec import ModelSpec
 
 # Every column that can be chosen, and what it says.
 COLUMNS = {

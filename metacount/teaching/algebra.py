@@ -30,13 +30,14 @@ from metacount.formulas.step import (
     saved_in_blocks,
 )
 from metacount.formulas.tape import FULL, NONE, Pass
-from metacount.spec import Workload, legend
+from metacount.spec import ModelSpec, Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.parts import RUNS, computation, in_numbers, letters, models, value
 from metacount.teaching.texts import (
     CONDITIONAL,
     RIGHT,
     WRONG,
+    Values,
     apart,
     computed,
     evaluated,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 
     from metacount.catalog import CatalogEntry
     from metacount.formulas.dim import Dim
-    from metacount.spec import ModelSpec
-    from metacount.teaching.texts import Values
 
     Pairs = Sequence[tuple[str, str]]  # equations between sizes
 
