@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from helpers.module_specs import BERT, ENCODER_DECODER, MLA, MOE, ROPE, small
 from torch import Tensor, nn
 
 from metacount import catalog
@@ -21,17 +21,7 @@ SPECS: dict[str, ModelSpec] = {
     "encoder-decoder": small(ENCODER_DECODER),
     "transformer-xl": small(position="transformer_xl"),
     "gpt-oss": small(ROPE, MOE, expert_bias=True, router_bias=True, attention_sinks=True),
-    "bert": small(
-        kind="encoder",
-        position="learned",
-        n_positions=23,
-        n_token_types=3,
-        norm="layernorm",
-        norm_bias=True,
-        embedding_norm=True,
-        pooler=True,
-        norm_placement="post",
-    ),
+    "bert": small(BERT),
 }
 
 

@@ -68,14 +68,6 @@ def test_the_last_layer_of_pangu_asks_with_a_table() -> None:
     assert_near(found, x + block.mlp(block.post_attention_layernorm(x)))
 
 
-def test_a_tied_head_is_one_tensor() -> None:
-    tied, untied = (Model(small(ROPE, tie_embeddings=t)) for t in (True, False))
-    assert tied.lm_head is not None and tied.embed_tokens is not None
-    assert tied.lm_head.weight is tied.embed_tokens.weight
-    count = {m: sum(p.numel() for p in m.parameters()) for m in (tied, untied)}
-    assert count[untied] - count[tied] == 101 * 13
-
-
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "prefix-decoder"])
 def test_body_only_takes_hidden_states(kind: str) -> None:
     body, whole = (
