@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_loops import assert_near, randomised
-from helpers.module_specs import ENCODER_DECODER, small
+from helpers.small_specs import ENCODER_DECODER, small
 
 from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.miniatures import miniature
 from helpers.module_loops import assert_near, randomised
-from helpers.module_specs import MLA, ROPE, small
 from helpers.release import daily, one_in
+from helpers.small_specs import OF_LATENTS, ROPE, small
 from torch import Tensor
 
 from metacount.catalog import entry
@@ -31,7 +31,7 @@ SPECS: dict[str, ModelSpec] = {
         kind="encoder-decoder", n_encoder_layers=2, position="sinusoidal", norm_placement="post"
     ),
     "transformer-xl in a window": small(position="transformer_xl", window=3),
-    "mla in a window": small(MLA, LG, q_lora_rank=None, rope_theta_windowed=50.0),
+    "mla in a window": small(OF_LATENTS, LG, q_lora_rank=None, rope_theta_windowed=50.0),
     "smallest window": small(ROPE, window=2),
     "window beyond the prompt": small(ROPE, window=29),
     "chunked window": small(ROPE, window=4, window_kind="chunked"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_loops import assert_near, randomised
-from helpers.module_specs import MLA, small
+from helpers.small_specs import OF_LATENTS, small
 
 from metacount.modules import MixtureOfExperts, Model, Visibility, gated_d_ff, load_balancing_loss
 from metacount.modules import moe as moe_file
@@ -55,8 +55,8 @@ def test_nobody_reads_the_rows_of_zero_experts() -> None:
 
 EXPERTS: dict[str, Any] = {"n_experts": 7, "top_k": 3, "d_ff_expert": 11, "router": "softmax"}
 BESIDE: dict[str, dict[str, Any]] = {
-    "as LongCat-Flash": {
-        **MLA, "n_layers": 4, "ffn_pattern": "BF", "n_zero_experts": 5, "scaled_latents": True},
+    "as LongCat-Flash": {**OF_LATENTS, "n_layers": 4, "ffn_pattern": "BF", "n_zero_experts": 5,
+                         "scaled_latents": True},
     "one after the other": {"n_layers": 3, "ffn_pattern": "BBF", "residual_scale": 0.5},
     "added after a layer without a feed-forward": {"n_layers": 4, "ffn_pattern": "BN"},
 }  # fmt: skip

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.module_loops import assert_near, randomised
-from helpers.module_specs import ENCODER_DECODER, GPT2, ROPE, small, tokens
+from helpers.module_loops import assert_near, randomised, tokens
+from helpers.small_specs import ENCODER_DECODER, GPT2, ROPE, small
 from torch import Tensor
 
 from metacount.modules import Model
