@@ -14,7 +14,7 @@ from torch import nn
 
 from metacount import catalog
 from metacount.measure import ours
-from metacount.measure.counter import MeasuredFlops, MeasuredRun, UnclaimedTensor
+from metacount.measure.counter import MeasuredRun, UnclaimedTensor
 from metacount.measure.ours import (
     kept_pairs,
     measure_forward,
@@ -44,29 +44,25 @@ NAMES = [
 ]
 
 
-def real_forward(name: str, seq_len: int) -> tuple[MeasuredFlops, int]:
-    """FLOPs and cache bytes of a real prefill on CPU, every block run."""
+@daily(12)
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_counts_what_runs_on_cpu(name: str) -> None:
+    """Where every block runs; by module too, so that those that did not have their own names."""
     spec = miniature(catalog.entry(name).spec())
+    run = Workload(batch_size=2, seq_len=9, dtype="fp32")
+    on_meta = measure_forward(build(spec, dtype="fp32"), run)
     model = build(spec, device="cpu", dtype="fp32", seed=0)
-    tokens = torch.randint(0, 101, (2, seq_len))
+    tokens = torch.randint(0, 101, (2, 9))
     cache = None if spec.kind == "encoder" else model.new_cache()
     with torch.no_grad(), reference_counter().watching(model) as counter:
         memory = model.encode(tokens) if spec.has_encoder else None
         model(tokens, memory_BTD=memory, cache=cache)
-    return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
-
-
-@daily(12)
-@pytest.mark.parametrize("name", NAMES)
-def test_meta_counts_what_runs_on_cpu(name: str) -> None:
-    spec = miniature(catalog.entry(name).spec())
-    on_meta = measure_forward(
-        build(spec, dtype="fp32"), Workload(batch_size=2, seq_len=9, dtype="fp32")
-    )
-    really, cache_bytes = real_forward(name, 9)
+    really = counter.report()
     assert on_meta.prefill.by_role == really.by_role
     assert on_meta.prefill.causal_by_role == really.causal_by_role
-    assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
+    assert on_meta.prefill.by_module == counter.by_module()
+    kept = 0 if cache is None else tensor_bytes(cache.tensors())
+    assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == kept
 
 
 def test_a_mask_too_large_to_lay_out_has_no_opinion() -> None:

@@ -1,6 +1,6 @@
 """Weights that are not those of the reference: the error names the tensor, and nothing is loaded.
 
-What is loaded right is tested by what it computes: `test_logits.py`.
+What is loaded right is tested by what it computes: `test_computes_the_same.py`.
 """
 
 from __future__ import annotations
