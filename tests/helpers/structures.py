@@ -77,16 +77,9 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("lfm2-1.2b", {"short_conv_bias": True}),
     ("lfm2-1.2b", {"conv_kernel": 1}),
     ("recurrentgemma-2b", {"conv_kernel": 1}),
-    *(
-        (name, changed)
-        for name in ("mamba-2.8b", "mamba2-1.3b")
-        for changed in (
-            {"ssm_conv_bias": False},
-            {"ssm_in_bias": True},
-            {"ssm_out_bias": True},
-            {"conv_kernel": 1},
-        )
-    ),
+    *((name, changed) for name in ("mamba-2.8b",
+        "mamba2-1.3b") for changed in ({"ssm_conv_bias": False}, {"ssm_in_bias": True},
+        {"ssm_out_bias": True}, {"conv_kernel": 1})),
     ("mamba-2.8b", {"ssm_inner_norms": "affine"}),
     ("mamba-2.8b", {"ssm_inner_norms": "plain"}),
     ("mamba2-1.3b", {"ssm_norm": "none"}),
@@ -95,7 +88,7 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3-next-80b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
     ("kimi-linear-48b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
     ("minimax-text-01", {"linear_chunk_size": 3}),
-]
+]  # fmt: skip
 
 # structures that no model of the catalog has: TINY with changes
 BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}

@@ -27,14 +27,9 @@ from metacount.verify.cases import (
 from metacount.verify.for_all_sizes import of_type, prove
 
 ONES = (
-    "gemma-2b",
-    "palm-540b",
-    "gemma3-1b",
-    "deepseek-v3",
-    "glm-4.5",
-    "llama4-scout-text",
+    "gemma-2b", "palm-540b", "gemma3-1b", "deepseek-v3", "glm-4.5", "llama4-scout-text",
     "switch-c-2048",
-)
+)  # fmt: skip
 
 
 def test_every_size_of_the_catalog_is_a_letter_first() -> None:

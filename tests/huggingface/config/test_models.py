@@ -127,21 +127,12 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
 # ---- Nemotron 3 Ultra, published as 550B-A55B: sizes of its config ----
 
 ULTRA: dict[str, Any] = {
-    "model_type": "nemotron_h",
-    "hidden_size": 8192,
-    "vocab_size": 131072,
-    "hybrid_override_pattern": "MEMEMEM*E" * 12,
-    "mamba_head_dim": 64,
-    "mamba_num_heads": 256,
-    "n_routed_experts": 512,
-    "num_experts_per_tok": 22,
-    "moe_intermediate_size": 5120,
-    "moe_latent_size": 2048,
-    "moe_shared_expert_intermediate_size": 10240,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-}
+    "model_type": "nemotron_h", "hidden_size": 8192, "vocab_size": 131072,
+    "hybrid_override_pattern": "MEMEMEM*E" * 12, "mamba_head_dim": 64, "mamba_num_heads": 256,
+    "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 5120,
+    "moe_latent_size": 2048, "moe_shared_expert_intermediate_size": 10240,
+    "num_attention_heads": 64, "num_key_value_heads": 2, "head_dim": 128,
+}  # fmt: skip
 
 
 def test_nemotron_3_ultra_by_hand() -> None:
