@@ -109,8 +109,7 @@ def pangu(n_blocks: int, d: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("n_layers", "d", "billions", "among"),
-    [(32, 2_560, "2.6", True), (40, 5_120, "13.1", False)],
+    ("n_layers", "d", "billions", "among"), [(32, 2_560, "2.6", True), (40, 5_120, "13.1", False)]
 )
 def test_pangus_query_layer(n_layers: int, d: int, billions: str, among: bool) -> None:
     own, besides = pangu(n_layers, d), pangu(n_layers + 1, d)

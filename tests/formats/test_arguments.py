@@ -236,8 +236,7 @@ def test_what_a_params_json_takes_for_granted_is_said() -> None:
 
 
 WRONG: dict[str, list[tuple[Any, str]]] = {
-    "pretrain.sh": [
-        (LLAMA + " --window-size (127,0)", "--window-size"),
+    "pretrain.sh": [(LLAMA + " --window-size (127,0)", "--window-size"),
         (LLAMA + " --mtp-num-layers 1", "--mtp-num-layers"),
         (LLAMA + " --num-layer 3", "did you mean --num-layers"),
         (LLAMA.replace("32000", ""), "--vocab-size needs a value"),
@@ -254,29 +253,17 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (LLAMA.replace("4096 --num", "4097 --num"), "--num-attention-heads"),
         (LLAMA.replace("heads 32", "heads " + "9" * 50), "--num-attention-heads must be a whole"),
         ("echo hello", "has none of --num-layers, --hidden-size"),
-        ("ARGS='--num-layers 3", "no closing quotation"),
-        ("x " * 200_000, "has 400000 characters"),
-        ("", ""),
-    ],
-    "config.py": [
-        ("n_layers = 5", "n_layers"),
-        ("n_layer = 5\nif True:\n    n_layer = 6\n", ""),
-        ("n_layer, n_head = 5, 5", ""),
-        ("n_layer = int('5')", "n_layer: "),
-        ("n_embd = 9**9**9**9", "2000"),
-        ("n_layer = 2.5", "n_layer"),
-        ("bias = 1", "bias"),
-        ("n_embd = 70", "n_head"),
-        ("init_from = 'resume'", "init_from"),
+        ("ARGS='--num-layers 3", "no closing quotation"), ("x " * 200_000, "has 400000 characters"),
+        ("", "")],
+    "config.py": [("n_layers = 5", "n_layers"), ("n_layer = 5\nif True:\n    n_layer = 6\n", ""),
+        ("n_layer, n_head = 5, 5", ""), ("n_layer = int('5')", "n_layer: "),
+        ("n_embd = 9**9**9**9", "2000"), ("n_layer = 2.5", "n_layer"), ("bias = 1", "bias"),
+        ("n_embd = 70", "n_head"), ("init_from = 'resume'", "init_from"),
         ("init_from = 'gpt2'\nn_layer = 24", "n_layer is 12 by init_from = gpt2: got 24"),
         ("import time\n", "train.py"),
-        ("n_embd = " + "(" * 5000 + "1" + ")" * 5000, "is not Python"),
-        ("#" * 300_000, "300000"),
-        ("", "nanoGPT"),
-        ("n_layer = 1\0", "has a NUL byte"),
-    ],
-    "params.json": [
-        ({**LLAMA2_7B, "hidden_dim": 11008}, "hidden_dim"),
+        ("n_embd = " + "(" * 5000 + "1" + ")" * 5000, "is not Python"), ("#" * 300_000, "300000"),
+        ("", "nanoGPT"), ("n_layer = 1\0", "has a NUL byte")],
+    "params.json": [({**LLAMA2_7B, "hidden_dim": 11008}, "hidden_dim"),
         (without(LLAMA2_7B, "multiple_of"), "multiple_of is missing"),
         (without(MISTRAL, "vocab_size"), "vocab_size is missing"),
         ({**LLAMA2_7B, "rope_theta": 1e6}, "vocab_size"),
@@ -288,9 +275,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({**MOE, "moe": {"num_experts": 8, "num_experts_per_tok": 9}}, "num_experts_per_tok"),
         ({**MOE, "moe": {**MOE["moe"], "num_shared_experts": 1}}, "num_shared_experts is"),
         ({**LLAMA2_7B, "dim": 4096.5}, "dim"),
-        ({**LLAMA2_7B, "ffn_dim_multiplier": "1.3"}, "ffn_dim_multiplier"),
-    ],
-}
+        ({**LLAMA2_7B, "ffn_dim_multiplier": "1.3"}, "ffn_dim_multiplier")],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,7 @@ from helpers.structures import with_logits
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import sublayers
-from metacount.formulas.step import (
-    Part,
-    chosen_tensors,
-    is_inner,
-    trained_tensors,
-)
+from metacount.formulas.step import Part, chosen_tensors, is_inner, trained_tensors
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec

@@ -46,24 +46,18 @@ LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 # grouped products run on widths that are multiples of 8 only
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 DEEPSEEK = {
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
-}
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "n_shared_experts": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
 BUT_FIRST = {k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"}
 MLA = {
     **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
     "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
 }  # fmt: skip
 DELTA = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 5,
-    "linear_value_head_dim": 7,
-    "linear_conv_kernel_dim": 3,
-}
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3,
+}  # fmt: skip
 T5 = {
     "d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2, "num_heads": 6,
     "vocab_size": 101,

@@ -105,11 +105,8 @@ AROUND |= {"n_layers": 7, "window": 5, "window_pattern": "LLG", "norm_placement"
 AROUND |= {"head_dim": 10, "qk_norm": "head", "v_norm": True, "activation": "gelu_tanh"}
 # beside the structures of the catalog: TINY with changes
 CHANGED: list[dict[str, Any]] = [
-    *(
-        {"norm_placement": placement, **kind}
-        for placement in ("pre", "post", "deep", "sandwich", "post_branch")
-        for kind in ({}, BOTH)
-    ),
+    *({"norm_placement": placement, **kind} for placement in ("pre", "post", "deep", "sandwich",
+        "post_branch") for kind in ({}, BOTH)),
     *({"norm_placement": placement} for placement in ("parallel", "parallel_two", "stream")),
     {"first_norm": False},
     {"first_norm": False, **BOTH},
@@ -121,7 +118,7 @@ CHANGED: list[dict[str, Any]] = [
     {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
     {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
     *({**AROUND, **norms} for norms in NORMS),
-]
+]  # fmt: skip
 
 # small models with prediction modules
 OF_NORMS = {"head_bias": True, "q_bias": True, "ffn_bias": True, "norm_bias": True}

@@ -24,10 +24,7 @@ from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import measure_step
 from metacount.verify.compare import verify
-from metacount.verify.operations import (
-    are_fused,
-    differing_step,
-)
+from metacount.verify.operations import are_fused, differing_step
 
 LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, pieces.layer_of
 
