@@ -6,22 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from helpers.command_line import refused
 from helpers.release import one_day_in
 
 from metacount.cli import main
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(arguments) == code
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
     return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    return printed.err
 
 
 @one_day_in(6)
