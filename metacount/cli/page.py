@@ -26,7 +26,6 @@ from metacount.languages import label, translations
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.textbook.proven import FROM, own_type
-from metacount.textbook.read_rules import ELSEWHERE, Rule
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, Worksheet, worksheet
 
 if TYPE_CHECKING:
@@ -104,8 +103,14 @@ def _model(sheet: Worksheet, lang: str) -> Json:
             }
             for name, form in sheet.forms.items()
         ],
-        "elsewhere": ELSEWHERE,
-        "rules": _rules(sheet.rules),
+        "rules": [
+            {
+                "test": _test(text),
+                "answer": answer,
+                "says": text if not answer else f"{text} does not hold",
+            }
+            for text, answer in sheet.rules.items()
+        ],
         "longest": None
         if spec.longest is None
         else _formula("n_positions - position_offset")
@@ -145,18 +150,6 @@ def _formula(text: str) -> Code:
 
 def _test(text: str) -> Code:
     return Code(f"(v) => {condition(text, _names(text))}")
-
-
-def _rules(rules: Sequence[Rule]) -> list[Json]:
-    return [
-        {
-            "test": _test(rule.test),
-            "outcome": rule.outcome,
-            "message": [_formula(text) if i % 2 else text for i, text in enumerate(rule.message)],
-            "otherwise": _rules(rule.otherwise),
-        }
-        for rule in rules
-    ]
 
 
 def _proofs(record: Json) -> Json:
