@@ -7,8 +7,9 @@ pictures, the page and the README read them.
 from __future__ import annotations
 
 from metacount import units
-from metacount.files import Json, table_of_package
+from metacount.files import Json
 from metacount.frozen import frozen
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import os
 from metacount.cli.answer import Answer
 from metacount.cli.report import Block, Grid, Report, Text, bold, dim, is_terminal
 from metacount.errors import InputError, nearest, shown
-from metacount.files import PACKAGE
 from metacount.frozen import frozen
+from metacount.package import PACKAGE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """The options of all commands, a row each in `options.tsv`; what reads their values; the parser.
 
-In the table a line in brackets names a command, or begins with @ a set that several take. A row
-has the names of an option (a positional has no hyphen); its metavar, choices in braces, and one of
-?, * and + where it takes so many values, or nothing where it is given or not; `type` (a reader),
-`default`, `dest`, `const`, and `words`, those that may stand there; and its help. What is written
-as `module:NAME` is looked up when it is needed. `# ` begins a group of the help; after `apart` are
-options that exclude each other, after `belongs` some that belong to one of others.
+In the table a name in brackets begins a command (with its group, what it is for, and other words
+that people try), or with @ a set that several take. A row has the names of an option (a positional
+has no hyphen); its metavar, choices in braces, and one of ?, * and + where it takes so many values,
+or nothing where it is given or not; `type` (a reader), `default`, `dest`, `const`, and `words`,
+those that may stand there; and its help. What is written as `module:NAME` is looked up when it is
+needed. `# ` begins a group of the help; after `apart` are options that exclude each other, after
+`belongs` some that belong to one of others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache, partial
 from importlib import import_module
 
 from metacount.errors import InputError, nearest, printable, shown
-from metacount.files import read_of_package
+from metacount.package import read_of_package
 from metacount.resolve import LIKE, OwnModule, file_and_name
 from metacount.settings.values import dtype, length
 from metacount.spec import Request
@@ -237,8 +238,8 @@ def _table() -> str:
 
 def rows_of(name: str, group: str = "") -> Iterator[tuple[str, str]]:
     """Yield the rows of a command or of a set, those of the sets in it too, each with its group."""
-    text = f"\n{_table()}".partition(f"\n[{name}]\n")[2].partition("\n\n")[0]
-    for row in text.splitlines():
+    text = f"\n{_table()}".partition(f"\n[{name}]")[2].partition("\n\n")[0]
+    for row in text.splitlines()[1:]:
         if row.startswith("@"):
             yield from rows_of(row, group)
         elif row.startswith("#"):

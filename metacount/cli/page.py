@@ -21,8 +21,9 @@ from metacount.cli.results import tree_html
 from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
-from metacount.files import Json, read_of_package
+from metacount.files import Json
 from metacount.languages import label, translations
+from metacount.package import read_of_package
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.textbook.proven import FROM, own_type
