@@ -103,6 +103,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"mlp.act_fn.alpha_\w", "learned numbers of xIELU", BIASES),
     (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
     (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
+    (r"moe.gate.(?:per_expert_)?scale", "scales of the router", BIASES),
     (r"(?:mlp|moe).gate.e_score_correction_bias", "biases for the choice of experts", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),

@@ -185,7 +185,7 @@ def run_branch(
     elif branch == CROSS:
         y = run_cross(t, spec, normed, given)
     else:
-        y = run_feed_forward(t, spec, layer, normed)
+        y = run_feed_forward(t, spec, layer, normed, x)
     x = normed if norms.placement == "stream" else x
     if after and norms.placement not in NORM_OF_SUM:
         y = t.norm(y, after, norms)
@@ -212,7 +212,7 @@ def run_parallel(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given
     read = t.norm(x, first, norms)
     second_read = t.norm(x, second, norms) if second else read
     y = run_layer_mixer(t, spec, layer, read, given)
-    z = run_feed_forward(t, spec, layer, second_read)
+    z = run_feed_forward(t, spec, layer, second_read, x)
     t.role = "other"
     y = t.scale(t.add(y, z), stack.residual_scale)
     x = t.record("weigh", t.like(x)) if stack.residual_weight != 1.0 else x
@@ -298,22 +298,29 @@ def run_cross(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
     return y
 
 
-def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor) -> Tensor:
+def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, stream: Tensor) -> Tensor:
     """Run the feed-forward of a block: dense, experts in its place, or experts beside it.
 
-    What experts beside it give is added behind the next block (Cai et al. 2024, arXiv:2404.05019).
+    What experts beside it give is added behind the next block (Cai et al. 2024, arXiv:2404.05019);
+    where they have norms of their own, between which they read the stream, to what the feed-forward
+    gives (Gemma 4's released code).
     """
     stack = spec.last_stack
     part, experts = stack.feed_forward, stack.mixture
     assert part is not None
-    y = None
-    if layer.ffn in WITH_EXPERTS:
+    y, sums = None, experts is not None and experts.scaled_router
+    if layer.ffn in WITH_EXPERTS and not sums:
         assert experts is not None
         y = mixture(t, experts, part, x, name="moe" if layer.ffn == BESIDE else "mlp")
     if layer.ffn in WITH_DENSE and part.d_ff is not None:
         y = feed_forward(t, part, x, part.second if layer.second else part.d_ff)
     assert y is not None
-    return y
+    if not sums or layer.ffn != BESIDE or experts is None:
+        return y
+    y, norms = t.norm(y, "post_mlp_layernorm", stack.norms), stack.norms
+    read = t.norm(stream, "pre_moe_layernorm", norms)
+    routed = mixture(t, experts, part, read, name="moe", stream=stream)
+    return t.add(y, t.norm(routed, "post_moe_layernorm", norms))
 
 
 def run_shared(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:

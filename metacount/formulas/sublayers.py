@@ -90,7 +90,7 @@ def dense_tape(spec: ModelSpec) -> Tape:
     part = spec.last_stack.feed_forward
     if part is None or part.d_ff is None:
         return recorded(spec, lambda t, x: None)
-    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x))
+    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x, x))
 
 
 def mixture_tape(spec: ModelSpec) -> Tape:

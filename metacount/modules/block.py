@@ -104,6 +104,8 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
         "mlp": ("post_attention_layernorm", None),
     },
 }
+# Behind the feed-forward, before and behind experts whose outputs are added in one layer.
+OF_BOTH = ("post_mlp_layernorm", "pre_moe_layernorm", "post_moe_layernorm")
 NORMS["deep"] = NORMS["post"]
 NORMS["stream"] = dict(NORMS["pre"])
 
@@ -143,7 +145,8 @@ class Block(nn.Module):
 
     Experts may stand beside the feed-forward and read what it reads; their output is given beside
     the block's, and added behind the next block: a shortcut around its attention (Cai et al. 2024,
-    arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2).
+    arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2). In a sandwich each of the two
+    has norms of its own, the router reads x, and the sum is what the sublayer gives (Gemma 4).
 
     With AltUp x is several copies of the stream: the block computes one of them, predicted from
     all, and corrects all by it. LAuReL adds to what is behind attention, a layer's own embedding to
@@ -168,7 +171,9 @@ class Block(nn.Module):
         self.window = window.size if window is not None and law and law.holds(index) else None
         self.attends = letter in WITH_ATTENTION
         self.shares = letter == SHARING
-        self.beside = stack.ffn_of(index) == BESIDE
+        both = stack.ffn_of(index) == BESIDE
+        self.sums = both and norms.placement == "sandwich"
+        self.beside = both and not self.sums
         self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
@@ -205,11 +210,13 @@ class Block(nn.Module):
         if name == "cross_attn":
             self.add_module(name, make_cross_attention(spec))
         elif name == "mlp":
-            if self.beside:
-                assert stack.mixture is not None and stack.feed_forward is not None
-                like = stack.feed_forward  # the spec requires both
-                self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like)
             self.add_module(name, make_feed_forward(spec, index))
+            if self.beside or self.sums:
+                assert stack.mixture is not None and stack.feed_forward is not None
+                like, eps = stack.feed_forward, stack.norms.eps  # the spec requires both
+                self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like, eps=eps)
+            for norm in OF_BOTH if self.sums else ():
+                self.add_module(norm, make_norm(stack.norms, spec.d_model))
         elif self.shares:
             self.add_module("shared_use", SharedUse(spec))
         elif self.attends:
@@ -297,6 +304,8 @@ class Block(nn.Module):
             if name == "mlp" and self.beside:
                 beside_BSD = self.moe(normed)
             y = run[name](normed)
+            if name == "mlp" and self.sums:
+                y = self._both(y, x_BSD)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
             if name == "self_attn" and self.laurel is not None:
                 x_BSD = self.laurel.branch(x_BSD, normed)
@@ -319,6 +328,13 @@ class Block(nn.Module):
         for_mlp = normed if second is None else self.get_submodule(second)(x_BSD)
         y = self_attn(normed) + self.get_submodule("mlp")(for_mlp)
         return self._weighted(x_BSD) + y * self.residual_scale
+
+    def _both(self, dense_BSD: Tensor, x_BSD: Tensor) -> Tensor:
+        """Add what experts make of x to what the feed-forward gives, each behind its own norm."""
+        after_dense, before, after = (self.get_submodule(name) for name in OF_BOTH)
+        dense_BSD = after_dense(dense_BSD)
+        y: Tensor = dense_BSD + after(self.moe(before(x_BSD), routed_BSD=x_BSD))
+        return y
 
     def _weighted(self, x: Tensor) -> Tensor:
         return x if self.alpha == 1.0 else x * self.alpha

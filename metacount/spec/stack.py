@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_INPUTS = 256  # of the residual stream, each as large as the stream
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
-BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
+BESIDE = "B"  # a layer of both; its experts' output is added one layer later, or, sandwiched, there
 SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 

@@ -30,7 +30,6 @@ from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.attention import Attention, BlockIndexer, NoAttention
 from metacount.spec.position import Rope
-from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
 
@@ -353,8 +352,9 @@ def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
     >>> block_bytes(entry("llama-7b").spec(), run)
     {'dense': 1226850304}
     """
+    step.check_around(spec, "has no formula of what one block keeps")
     last, kinds = spec.last_stack, block_kinds(spec)
-    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
+    alike = len(kinds) == 1 and not spec.n_query_positions
     if alike and run.checkpointing == NONE and run.attention != SDPA:
         ((kind, (number, *_)),) = kinds.items()
         saved = sum(times * amount for times, _, amount in step.saved_in_blocks(spec, run))
