@@ -81,6 +81,7 @@ class Layer:
 
     `windowed`: its attention sees a window; `rotated`: positions rotate its queries and keys;
     `indexed`: it has a block indexer; `borrows`: it reads keys and values of an earlier block;
+    `shares`: it reads what an earlier block's indexer chose;
     `cross`: it has cross-attention; `second`: its feed-forward has the second width; `first_norm`:
     it has the first norm; `queried`: its queries are those of a table (the last block of PanGu-α);
     `of_encoder`: it is of the encoder beside a decoder.
@@ -92,6 +93,7 @@ class Layer:
     rotated: bool = False
     indexed: bool = False
     borrows: bool = False
+    shares: bool = False
     cross: bool = False
     second: bool = False
     first_norm: bool = True
@@ -122,6 +124,7 @@ def layer_of(spec: ModelSpec, stack: Stack, index: int) -> Layer:
         rotated=bool(isinstance(positions, Rope) and spec.has_rope_layer(index)),
         indexed=bool(spec.has_index_layer(index)),
         borrows=last.borrows(index),
+        shares=spec.shares_index(index),
         cross=spec.has_encoder and stack is spec.decoder,
         second=part is not None and part.is_second(index),
         first_norm=index > 0 or last.norms.first,
@@ -271,6 +274,7 @@ def attending(spec: ModelSpec, layer: Layer) -> Attending:
         grown=growth is not None and not (growth.nope_only and layer.rotated),
         indexed=layer.indexed,
         borrows=layer.borrows,
+        shares=layer.shares,
         unit_offset=last.norms.unit_offset,
     )
 

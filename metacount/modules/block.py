@@ -31,6 +31,7 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     assert not isinstance(part, parts.NoAttention)  # of a block that has one
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
+        part = altered(part, indexer=None) if spec.shares_index(index) else part
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
     growth = positions.growth if isinstance(positions, Rope) else None
     if growth is not None and growth.nope_only and rope is not None:
@@ -178,12 +179,13 @@ class Block(nn.Module):
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
-            + " index"
-            * spec.has_index_layer(index)
+            + " index" * spec.has_index_layer(index)
+            + " shares" * spec.shares_index(index)
         )
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
         self.borrows = self.attends and stack.borrows(index)
+        self.shares_index = spec.shares_index(index)
         dense = stack.feed_forward
         sparse = dense is not None and dense.sparsity_of(index) is not None
         self.kind += " borrows" * self.borrows + " sparse" * sparse
@@ -273,7 +275,7 @@ class Block(nn.Module):
         def self_attn(x: Tensor) -> Tensor:
             attention = self.get_submodule("self_attn")
             if isinstance(attention, LatentAttention):
-                return attention(x, visibility, cache=cache, absorbed=absorbed)
+                return attention(x, visibility, cache=cache, absorbed=absorbed, lent=lent)
             return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD, lent=lent)
 
         def mixer(x: Tensor) -> Tensor:

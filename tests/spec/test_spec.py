@@ -136,6 +136,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MLA, {"qk_rope_head_dim": 3}, "qk_rope_head_dim must be even: got 3; choose 4"),
     ({**MLA, **INDEX}, {"q_lora_rank": None}, "q_lora_rank is needed by an indexer"),
     ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
+    (MLA, {**INDEX, "index_sharing": "SI"},
+     "index_sharing must begin with I: no layer before the first has chosen: got 'SI'; put"),
     (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
     # an indexer of blocks
     (DENSE, {**BLOCKS, "index_local_blocks": 4}, "index_local_blocks must be at most index_top_bl"),

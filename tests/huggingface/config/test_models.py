@@ -18,8 +18,10 @@ import metacount
 from metacount.catalog import entry
 from metacount.formulas import model
 from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.modules.attention import Indexer, rotated
 from metacount.resolve import find_model
 from metacount.spec import FIELDS, Workload
+from metacount.spec.field import altered
 
 
 def test_mapping_imports_neither_torch_nor_transformers() -> None:
@@ -128,13 +130,17 @@ def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
 GEMMA4 = {"use_double_wide_mlp": False, "enable_moe_block": True, "num_experts": 7,
           "top_k_experts": 3, "moe_intermediate_size": 24}  # fmt: skip
 BOTH = {"model_type": "gemma4_text", **SMALL["gemma4_text"], **GEMMA4}
+SHARING = {"num_hidden_layers": 5, "index_topk_freq": 2, "index_topk": 3}
+SHARED = {"model_type": "glm_moe_dsa", **SMALL["glm_moe_dsa"], **SHARING}
 LATENT = {"model_type": "nemotron_h", **SMALL["nemotron_h"], "moe_latent_size": 16}
 
 
 @daily(6)
 @pytest.mark.parametrize("seq_len", [2, 3, 8, 9, 10, 20])
 @pytest.mark.parametrize(
-    "config", [{"model_type": M3, **SMALL[M3]}, LATENT, BOTH], ids=["m3", "latent", "gemma 4"]
+    "config",
+    [{"model_type": M3, **SMALL[M3]}, LATENT, BOTH, SHARED],
+    ids=["m3", "latent", "gemma 4", "glm 5.2"],
 )
 def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
     config: dict[str, Any], seq_len: int
@@ -153,6 +159,21 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
 )
 def test_a_mixture_computes_what_transformers_computes(name: str, more: dict[str, Any]) -> None:
     assert compare({**odd(name), **more}, bound=1e-11).kind == "equal"
+
+
+def test_layers_read_what_the_last_indexer_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers' GLM-5.2 does, once the indexer turns pairs of values as there."""
+
+    def turned(self: Any, x: Any, visibility: Any) -> Any:
+        return rotated(x, visibility, self.rope_dim, "interleaved", self.rotation)
+
+    def read(config: dict[str, Any]) -> Any:
+        return altered(spec_from_config(config), differs=())
+
+    monkeypatch.setattr(Indexer, "_rotated", turned)
+    monkeypatch.setattr("helpers.beside_transformers.spec_from_config", read)
+    for more in (SHARING, {"indexer_types": ["full", "full", "shared", "shared"], "index_topk": 3}):
+        assert compare({**odd("glm_moe_dsa"), **more}, bound=1e-11).kind == "equal"
 
 
 # ---- Gemma 4 26B-A4B: sizes of its config; its card has 25.2B, of which 3.8B are active ----
