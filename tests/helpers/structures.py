@@ -118,6 +118,8 @@ CHANGED: list[dict[str, Any]] = [
     {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
     {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
     *({**AROUND, **norms} for norms in NORMS),
+    {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "ffn_pattern": "B", "scaled_router": True,
+     "norm_placement": "sandwich"},
 ]  # fmt: skip
 
 # small models with prediction modules
