@@ -9,8 +9,8 @@ What checks values, `--set`, the list of fields and the legend read both.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.files import table_of_package
 from metacount.frozen import REQUIRED, dataclass_transform, frozen
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from metacount.errors import SpecError
 from metacount.formulas import ends, masks, model, sublayers
 from metacount.formulas.sublayers import block_params
 from metacount.formulas.tape import params_of
-from metacount.spec import FIELDS, SEQ_LEN, Request, legend
+from metacount.spec import FIELDS, SEQ_LEN, ModelSpec, Request, legend
 from metacount.spec.attention import LatentAttention
 from metacount.spec.position import Rope
 from metacount.teaching.parts import letters, without_biases
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.formulas.dim import Dim
-    from metacount.spec import ModelSpec
 
     Row = dict[str, Any]
 

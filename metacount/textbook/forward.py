@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from metacount.algebra.text import in_letters
-from metacount.files import table_of_package
 from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.pieces import Piece, walk
 from metacount.formulas.tape import EAGER, Op, Pass, Store, Tape, Weight
 from metacount.frozen import frozen
+from metacount.package import table_of_package
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.rows import in_symbols
 from metacount.units import ranges
