@@ -64,26 +64,17 @@ def test_a_user_s_mypy_sees_the_types(tmp_path: Path) -> None:
     site.mkdir()
     (site / "metacount").symlink_to(PACKAGE)
     (tmp_path / "user.py").write_text(PROGRAM)
+    program = (
+        "import sys\nfrom mypy import modulefinder\n"
+        f"modulefinder.get_search_dirs = lambda e: ([], [{str(site)!r}])\n"
+        "from mypy import build\nbuild.get_search_dirs = modulefinder.get_search_dirs\n"
+        "from mypy.main import main\n"
+        "main(args=['--strict', '--config-file=', '--cache-dir', sys.argv[1], 'user.py'])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    env = {k: v for k, v in os.environ.items() if k not in ("MYPYPATH", "PYTHONPATH")}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys\n"
-            "from mypy import modulefinder\n"
-            "real = modulefinder.get_search_dirs\n"
-            f"modulefinder.get_search_dirs = lambda e: ([], [{str(site)!r}])\n"
-            "from mypy import build\n"
-            "build.get_search_dirs = modulefinder.get_search_dirs\n"
-            "from mypy.main import main\n"
-            "main(args=['--strict', '--config-file=', '--cache-dir', sys.argv[1], 'user.py'])",
-            str(tmp_path / "cache"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k not in ("MYPYPATH", "PYTHONPATH")},
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=env
     )
     lines = done.stdout.splitlines()
     found = [

@@ -5,12 +5,11 @@ Hostile functions end in time and in one line, with all that they started.
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 from helpers import one_line
+from helpers.processes import still_running
 from helpers.release import daily, one_in
 
 from metacount import InputError, Workload, find_model
@@ -139,64 +138,40 @@ def test_an_answer_and_the_end_of_its_process_may_come_together(
 START = """
 import atexit, builtins, contextlib, ctypes, gc, json, os, re, resource, signal, socket
 import subprocess, sys, threading, time
-
 def left(pid):
-    with open("pids", "a") as file:
-        file.write(f"{pid}\\n")
-
-def sleeper(**how):
-    left(subprocess.Popen(["sleep", "77"], **how).pid)
-
-class Odd(BaseException):
-    def __str__(self):
-        raise Odd
-
-class Number(int):
-    def __abs__(self):
-        while True:
-            pass
-
-class Index:
-    def __init__(self, act):
-        self.act = act
-    def __index__(self):
-        return self.act()
-
-class Freed:
-    def __del__(self):
-        while True:
-            pass
-
+    with open("pids", "a") as file: file.write(f"{pid}\\n")
+def sleeper(**how): left(subprocess.Popen(["sleep", "77"], **how).pid)
 def forever():
-    while True:
-        pass
-
+    while True: pass
+class Odd(BaseException):
+    def __str__(self): raise Odd
+class Number(int):
+    def __abs__(self): forever()
+class Index:
+    def __init__(self, act): self.act = act
+    def __index__(self): return self.act()
+class Freed:
+    def __del__(self): forever()
 def forked(act):
     if (pid := os.fork()) == 0:
         act()
         os._exit(0)
     return pid
-
 def asleep():
     left(os.getpid())
     time.sleep(77)
-
 def alone():
     os.setsid()
     asleep()
-
 def chain(n=5):
     left(os.getpid())
-    if n and os.fork() == 0:
-        chain(n - 1)
+    if n and os.fork() == 0: chain(n - 1)
     time.sleep(77)
-
 def stranger():
     if (pid := os.fork()) == 0:
         os.setsid()
         os.execve("/bin/sleep", ["sleep", "600"], {})
     left(pid)
-
 def f(d_model):
 """
 # What it does beside returning its argument: nothing of it is left.
@@ -282,16 +257,4 @@ def test_it_ends_in_time_with_all_it_started(
             judged_file(*given, timeout=2 if said == STOPPED else 60)
         assert one_line(error.value).isprintable() and "mine.py:f" in one_line(error.value)
     pids = tmp_path / "pids"
-    left = {int(line) for line in pids.read_text().split()} if pids.exists() else set()
-    until = time.monotonic() + 10
-    while any(map(is_running, left)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert [pid for pid in left if is_running(pid)] == []
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z" and os.path.exists(f"/proc/{pid}")
+    assert still_running(map(int, pids.read_text().split()) if pids.exists() else ()) == []

@@ -27,61 +27,51 @@ def forever() -> None:
         pass
 
 
-def test_a_limit_that_comes_within_a_callback_comes_again_and_says_nothing() -> None:
-    # what a weakref's callback raises goes nowhere but to stderr, here to a warning and an error
-    program = """
-import time, weakref
-from metacount.algebra.limits import TooLong, limited
-
-class Thing:
-    pass
-
-def slow(_reference):
-    until = time.monotonic() + 0.3
-    while time.monotonic() < until:
-        pass
-
+# A program, and what it prints: a limit within a weakref's callback, whose error would go to stderr
+# alone, comes again; a limit in a thread leaves a function that is traced afterwards alone.
+CALLBACK = """
+thing = Thing()
+reference = weakref.ref(thing, slow)
 try:
     with limited(0.1):
-        thing = Thing()
-        reference = weakref.ref(thing, slow)
         del thing
         time.sleep(30)
 except TooLong:
     print("ended")
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ran.stdout, ran.stderr) == ("ended\n", "")
-
-
-@pytest.mark.parametrize("block", ["pass", "while True: pass"])
-def test_a_limit_in_a_thread_leaves_nothing_behind(block: str) -> None:
-    """A function that is traced afterwards, as a debugger does, begins and ends."""
-    program = f"""
-import sys, threading
-from metacount.algebra.limits import TooLong, limited
-
+THREAD = """
 def work():
     for _ in range(20):
         try:
             with limited(0.01):
-                {block}
+                BLOCK
         except TooLong:
             pass
-
-def traced(n):
-    return n + 1
-
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 sys.settrace(lambda *_: None)
 print(sum(traced(n) for n in range(1000)))
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (ran.stdout, ran.stderr) == ("500500\n", "")
+BEFORE = """
+import sys, threading, time, weakref
+from metacount.algebra.limits import TooLong, limited
+class Thing: pass
+def slow(_reference):
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until: pass
+def traced(n):
+    return n + 1
+"""
+PROGRAMS = [(CALLBACK, "ended")]
+PROGRAMS += [(THREAD.replace("BLOCK", each), "500500") for each in ("pass", "while True: pass")]
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS)
+def test_a_limit_in_an_odd_place_ends_and_leaves_nothing(program: str, printed: str) -> None:
+    command = [sys.executable, "-c", BEFORE + program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == (f"{printed}\n", "")
 
 
 @one_day_in(4)
@@ -118,32 +108,24 @@ def test_a_limit_ends_a_loop_and_what_swallows_it(thread: bool) -> None:
     assert ended == [True]
 
 
-def test_a_function_of_the_caller_is_stopped() -> None:
-    def sleeps(d_model: Any) -> Any:
-        time.sleep(60)
-        return d_model
-
-    with pytest.raises(InputError, match="sleeps: stopped after 1 s"):
-        metacount.check(sleeps, "llama-7b", timeout=1)
+ERRORS = (SystemExit(0), GeneratorExit(), BaseException("x"), RecursionError("deep"), MemoryError())
 
 
-@pytest.mark.parametrize(
-    "error",
-    [SystemExit(0), GeneratorExit(), BaseException("x"), RecursionError("deep"), MemoryError()],
-)
-def test_what_a_function_of_the_caller_raises_is_one_line(error: BaseException) -> None:
+@pytest.mark.parametrize("error", [None, *ERRORS])
+def test_a_function_of_the_caller_ends_in_one_line(error: BaseException | None) -> None:
     def mine(d_model: Any) -> Any:
-        raise error
+        if error is not None:
+            raise error
+        time.sleep(60)
 
-    with pytest.raises(InputError, match="mine: "):
-        metacount.check(mine, "llama-7b")
+    said = "mine: " if error is not None else "mine: stopped after 1 s"
+    with pytest.raises(InputError, match=said):
+        metacount.check(mine, "llama-7b", timeout=60 if error is not None else 1)
 
 
 def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
     def mine(cfg: Any) -> Any:
-        if cfg.d_model != 4096:
-            sys.exit(3)
-        return judged_functions.right(cfg)
+        return judged_functions.right(cfg) if cfg.d_model == 4096 else sys.exit(3)
 
     result = metacount.check(mine, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)

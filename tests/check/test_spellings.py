@@ -30,27 +30,16 @@ def general(cfg: Any) -> Any:
     return params(*sizes, biases=biases, norms=getattr(cfg, "use_qk_norm", False), tied=tied)
 
 
-def with_arguments(  # type: ignore[no-untyped-def]
-    d_model,
-    n_layers,
-    n_heads,
-    n_kv_heads,
-    head_dim,
-    d_ff,
-    vocab_size,
-    qkv_bias=False,
-    qk_norm=False,
-    tied=False,
-):
-    sizes = d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size
-    return params(*sizes, biases=qkv_bias, norms=qk_norm, tied=tied)
-
-
+WITH_ARGUMENTS = eval(  # a signature with defaults
+    "lambda d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, qkv_bias=False,"
+    " qk_norm=False, tied=False: params(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff,"
+    " vocab_size, biases=qkv_bias, norms=qk_norm, tied=tied)"
+)
 MODELS = ["llama-7b", "llama2-70b", "qwen2-0.5b", "qwen2-7b", "qwen3-0.6b", "qwen3-32b"]
 
 
 @daily(12)
-@pytest.mark.parametrize("function", [general, with_arguments])
+@pytest.mark.parametrize("function", [general, WITH_ARGUMENTS])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_switch_is_the_models_own(function: Any, model: str) -> None:
     assert metacount.check(function, model, timeout=60).verdict == "equal"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.command_line import Ask
 from helpers.miniatures import TINY
-from helpers.release import daily, one_in
+from helpers.release import chosen, daily, one_in
 
 import metacount
 from metacount import catalog
@@ -132,7 +132,7 @@ def test_measured_columns_add_up_to_the_count(ask: Ask, name: str) -> None:
 
 
 @daily(12)
-@pytest.mark.parametrize("name", one_in(9, BUILT))
+@pytest.mark.parametrize("name", chosen(BUILT, lambda i: i % 9 == 0 or "zamba2" in BUILT[i]))
 def test_every_formula_is_what_was_measured(name: str) -> None:
     spec = catalog.entry(name).spec()
     whole = whole_tree(build(spec))

@@ -6,9 +6,9 @@ import json
 
 import accelerate
 import pytest
-from helpers.command_line import refused, run, run_json
+from helpers.command_line import Ask
+from helpers.small_configs import SMALL_LLAMA
 
-from metacount.cli import main
 from metacount.resolve import find_any, model_of
 from metacount.sharding import placed
 from metacount.sharding.fit import Device
@@ -19,14 +19,6 @@ AUTO = pytest.mark.skipif(
     reason="accelerate before 1.15 balances only devices that are there",
 )
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 26,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 1,
-    "intermediate_size": 17,
-    "vocab_size": 101,
-}
 TABLE = 2 * 101 * 26  # bytes in bf16
 LAYER = 2 * (4 * 26**2 + 3 * 26 * 17 + 2 * 26)
 NORM, ROTARY = 2 * 26, 2 * 4 * 13  # frequencies in float32, and as they were at first
@@ -40,7 +32,7 @@ def test_parts_by_hand() -> None:
     # the first device keeps room for the largest layer, as the CPU does; the second is full
     rooms = [device(LAYER + TABLE + LAYER), device(2 * LAYER)]
     found = place_module(
-        model_of(LLAMA), rooms, device_map="sequential", cpu_memory=2 * TABLE + NORM + ROTARY
+        model_of(SMALL_LLAMA), rooms, device_map="sequential", cpu_memory=2 * TABLE + NORM + ROTARY
     )
     places = [*"0011", *["cpu"] * 3]
     names = ("embed_tokens", *(f"layers.{i}" for i in range(3)), "norm", "rotary_emb")
@@ -58,7 +50,7 @@ def test_parts_by_hand() -> None:
     assert (found["fits"], found["differences"]) == (True, [])
     # a byte less on the second device, and none for the CPU: all after its one layer is on disk
     rooms[1] = device(2 * LAYER - 1)
-    less = place_module(model_of(LLAMA), rooms, device_map="sequential")
+    less = place_module(model_of(SMALL_LLAMA), rooms, device_map="sequential")
     assert less["parts"]["model.layers.1"] == "1"
     assert less["parts"]["model.layers.2"] == less["parts"]["lm_head"] == "disk"
     assert (less["fits"], less["places"][-1]["room"]) == (False, None)
@@ -66,13 +58,10 @@ def test_parts_by_hand() -> None:
 
 @AUTO
 @pytest.mark.parametrize("model", ["llama3-8b", "type:gpt2", "type:qwen3_next"])
-def test_our_count_and_accelerates_are_equal_in_each_place(
-    capsys: pytest.CaptureFixture[str], model: str
-) -> None:
-    asked = ("fit", model, "--device-map", "auto", "--gpu", "2xl4,4xh200", "--cpu-memory", "100GB")
-    found = run_json(capsys, *asked)
+def test_our_count_and_accelerates_are_equal_in_each_place(ask: Ask, model: str) -> None:
+    found = ask.json(f"fit {model} --device-map auto --gpu 2xl4,4xh200 --cpu-memory 100GB")
     assert found["differences"] == []
-    assert found["param_bytes"] == run_json(capsys, "count", model)["param_bytes"]
+    assert found["param_bytes"] == ask.json(f"count {model}")["param_bytes"]
     for place in found["places"]:
         assert place["bytes"] == place["accelerate_bytes"]
         assert place["room"] is None or place["bytes"] <= place["room"]
@@ -81,25 +70,22 @@ def test_our_count_and_accelerates_are_equal_in_each_place(
 
 
 @AUTO
-def test_what_goes_to_disk_does_not_fit(
-    capsys: pytest.CaptureFixture[str], eighty_columns: None
-) -> None:
-    asked = ("fit", "llama3-8b", "--device-map", "auto", "--gpu", "t4", "--dtype", "fp32")
-    assert main([*asked, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["fits"] is False
+def test_what_goes_to_disk_does_not_fit(ask: Ask) -> None:
+    asked = "fit llama3-8b --device-map auto --gpu t4 --dtype fp32"
+    code, out, _ = ask.all(f"{asked} --json")
+    found = json.loads(out)
+    assert (code, found["fits"]) == (1, False)
     assert found["kv_cache_bytes"] == 2 * 32 * 8 * 128 * 4 * 2048
-    assert main(list(asked)) == 1
-    text = capsys.readouterr().out
-    assert "does not fit  what no memory holds goes to disk" in text
+    code, text, _ = ask.all(asked)
+    assert code == 1 and "does not fit  what no memory holds goes to disk" in text
     assert max(map(len, text.splitlines())) <= 80
     # the CPU holds it
-    assert "decoder.layers.13-31  cpu" in run(capsys, *asked, "--cpu-memory", "64GB")
+    assert "decoder.layers.13-31  cpu" in ask(f"{asked} --cpu-memory 64GB")
 
 
 @AUTO
-def test_what_has_no_formula_is_placed_too(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run_json(capsys, "fit", "type:gemma3", "--device-map", "auto", "--gpu", "h100")
+def test_what_has_no_formula_is_placed_too(ask: Ask) -> None:
+    found = ask.json("fit type:gemma3 --device-map auto --gpu h100")
     assert find_any("type:gemma3").name
     assert found["formula_bytes"] is found["kv_cache_bytes"] is None
     assert found["param_bytes"] > 10**9
@@ -108,24 +94,7 @@ def test_what_has_no_formula_is_placed_too(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_difference_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(placed.DTYPE_BYTES, "bf16", 1)
-    found = place_module(model_of(LLAMA), [device(10**6)], device_map="sequential")
+    found = place_module(model_of(SMALL_LLAMA), [device(10**6)], device_map="sequential")
     n = 2 * TABLE + 3 * LAYER + NORM
     said = f"of the module are {n:,} bytes; by formula, in bf16, they are {n // 2:,}"
     assert found["differences"] == [f"all parameters {said}"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("--cpu-memory 64GB", "--cpu-memory belongs to --device-map"),
-        ("--device-map auto", "--device-map needs the devices: --gpu h100"),
-        ("--device-map auto --gpu h100 --train", "--device-map does not go with --train"),
-        ("--device-map auto --gpu h100,l4 --devices 2", "--devices goes with one kind of --gpu"),
-        ("--device-map auto --gpu h100 --cpu-memory 64", "a whole number and GiB or GB"),
-        ("--device-map auto --gpu h100 --dtype fp8", "choose one of fp64, fp32, bf16"),
-    ],
-)
-def test_what_cannot_be_placed_is_one_line(
-    capsys: pytest.CaptureFixture[str], asked: str, said: str
-) -> None:
-    assert said in refused(capsys, "fit", "gpt2", *asked.split())

@@ -33,31 +33,17 @@ if TYPE_CHECKING:
 
     Found: TypeAlias = Callable[[int], list[dict[str, Any]]]
 
-SEQ = 9
 SECONDS = 300
 CLOSE = 1e-13  # of losses and gradients in float64; counts are equal
 
 
+USUAL = {"dtype": "fp64", "optimizer": "adamw", "attention": "eager", "seq": 9, "master": False}
+USUAL |= {"checkpointing": "none", "schedule": "1f1b", "sequence": False, "cut_logits": False}
+
+
 def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) -> dict[str, Any]:
-    made = parse_mesh(mesh)
-    return {
-        "dtype": "fp64",
-        "optimizer": "adamw",
-        "attention": "eager",
-        "spec": spec,
-        "mesh": mesh,
-        "zero": zero,
-        "seq": SEQ,
-        "micro": micro,
-        "batch": made.dp * micro,
-        "master": False,
-        "checkpointing": "none",
-        "schedule": "1f1b",
-        "sequence": False,
-        "cut_logits": False,
-        "peak": False,
-        **changes,
-    }
+    asked = {"spec": spec, "mesh": mesh, "zero": zero, "micro": micro, "peak": False}
+    return {**USUAL, **asked, "batch": parse_mesh(mesh).dp * micro, **changes}
 
 
 def ring(spec: str, mesh: str, zero: int, dtype: str) -> dict[str, Any]:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from helpers.command_line import refused
+from helpers.command_line import Ask
 from helpers.miniatures import miniature
 from helpers.real_step import on_meta, really
 from torch import nn
 
 import metacount
-from metacount import Setup, Training, Workload, catalog
+from metacount import Setup, Workload, catalog
 from metacount.formulas.step import (
     adam8bit_state,
     optimizer_bytes_by_role,
 )
 from metacount.formulas.tape import Weight
-from metacount.spec import ModelSpec
 from metacount.training.optimizers import Updates
 
-ADAM8BIT = "adam8bit"
 needs_torchao = pytest.mark.skipif(
     find_spec("torchao") is None,
     reason="torchao is not installed: pip install 'metacount[adam8bit]'",
@@ -33,21 +30,8 @@ needs_torchao = pytest.mark.skipif(
 SHAPES = ((64, 128), (100, 50), (33,), (4096,), (4095,), (5000,), (16, 16), (17, 256), (3, 2, 768))
 
 
-def small(name: str) -> ModelSpec:
-    """A miniature of which some tensors are kept in 8 bits, and some are not."""
-    spec = miniature(catalog.entry(name).spec()).replace(n_layers=2, vocab_size=256, d_model=48)
-    return spec if spec.d_ff is None else spec.replace(d_ff=96)
-
-
 def weight(*shape: Any) -> Weight:
     return Weight(role="ffn", name="w", shape=shape)
-
-
-def optimizer_bytes(spec: ModelSpec, width: int = 2, *, master: bool = False) -> int:
-    counts = optimizer_bytes_by_role(
-        spec, optimizer=ADAM8BIT, bytes_per_value=width, master_weights=master
-    )
-    return sum(counts.values())
 
 
 def parameters(device: str, dtype: torch.dtype) -> dict[str, nn.Parameter]:
@@ -59,14 +43,9 @@ def parameters(device: str, dtype: torch.dtype) -> dict[str, nn.Parameter]:
 
 def state_of(named: dict[str, nn.Parameter], **choices: bool) -> int:
     """Bytes of the state that a first step makes."""
-    updates = Updates(Setup(optimizer=ADAM8BIT, **choices), named, set())
+    updates = Updates(Setup(optimizer="adam8bit", **choices), named, set())
     updates.prepare()
     return sum(tensor.untyped_storage().nbytes() for _, tensor in updates.state())
-
-
-@pytest.fixture(scope="module")
-def llama() -> Training:
-    return metacount.train(small("llama-7b"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
 
 
 def test_a_state_by_hand() -> None:
@@ -85,27 +64,25 @@ def test_a_real_step_keeps_the_same(dtype: torch.dtype) -> None:
 
 
 @needs_torchao
-def test_a_measured_step(llama: Training) -> None:
-    kinds = [f"{m}.{p}" for m, p in product(("exp_avg", "exp_avg_sq"), ("codes", "scale", "qmap"))]
-    assert {*llama.optimizer_state} == {"step", "exp_avg", "exp_avg_sq", *kinds}
-    assert llama.optimizer_bytes == sum(llama.optimizer_state.values())
-    assert llama.versions["torchao"]
-    assert llama.optimizer_bytes == optimizer_bytes(small("llama-7b"))
-
-
-@needs_torchao
 @pytest.mark.parametrize("choices", [{}, {"master_weights": True}])
-def test_a_real_step_holds_what_was_measured(choices: dict[str, Any]) -> None:
-    setup = Setup(optimizer=ADAM8BIT, **choices)
-    workload = Workload(batch_size=2, seq_len=11, dtype="bf16")
-    spec = small("llama-7b")
+def test_a_real_step_holds_what_was_measured_and_what_the_formula_says(choices: Any) -> None:
+    # some tensors are kept in 8 bits, and some are not
+    spec = miniature(catalog.entry("llama-7b").spec())
+    spec = spec.replace(n_layers=2, vocab_size=256, d_model=48, d_ff=96)
+    setup, workload = Setup(optimizer="adam8bit", **choices), Workload(batch_size=2, seq_len=11)
     assert on_meta(spec, workload, setup) == really(spec, workload, setup)
+    found = metacount.train(spec, workload, setup)
+    of_moments = {f"exp_avg{x}.{part}" for x in ("", "_sq") for part in ("codes", "scale", "qmap")}
+    assert {*found.optimizer_state} == {"step", "exp_avg", "exp_avg_sq", *of_moments}
+    by_role = optimizer_bytes_by_role(
+        spec, optimizer="adam8bit", bytes_per_value=2, master_weights=bool(choices)
+    )
+    assert found.optimizer_bytes == sum(found.optimizer_state.values())
+    assert found.optimizer_bytes == sum(by_role.values()) and found.versions["torchao"]
 
 
-def test_without_torchao_it_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torchao_it_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torchao", "torchao.optim"):
         monkeypatch.setitem(sys.modules, name, None)
-    said = refused(capsys, "train", "gpt2", "--optimizer", ADAM8BIT, "--seq", "8")
+    said = ask.refused("train gpt2 --optimizer adam8bit --seq 8")
     assert "torchao, which is not installed; pip install 'metacount[adam8bit]'" in said
