@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.release import daily, one_in
+from helpers.random_models import changed, workloads
+from helpers.release import daily, one_day_in, one_in
 from helpers.steps import Uncovered, all_but, both, compare, differing, without_formula, workload
 from helpers.structures import with_logits
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 import metacount
-from metacount import Setup, SpecError, Workload
+from metacount import InputError, Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, folds
-from metacount.formulas.step import tensors_by_path
+from metacount.formulas.step import Part, chosen_tensors, tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
@@ -529,3 +533,60 @@ def test_a_planted_error_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
     assert differing(counted, found) == {}
     monkeypatch.setattr(owner, name, wrong)
     assert differing(count_step(small(model), work, setup), found)
+
+
+# ---- models and setups drawn at random
+
+
+NAMES = ["embed_tokens", "lm_head", "q_proj", "k_proj", "o_proj", "down_proj", "up_proj"]
+NAMES += ["input_layernorm", "norm", "self_attn", "mlp", "layers.0", "mixer", "experts", "gate"]
+
+
+def part_of(spec: ModelSpec, chance: random.Random) -> dict[str, Any]:
+    """What is trained: all, adapters of some layers, one tensor to four, or all but some names."""
+    kind, paths = chance.choice(("all", "adapters", "few", "most")), sorted(tensors_by_path(spec))
+    if kind == "few":
+        some = set(chance.sample(paths, chance.randint(1, min(4, len(paths)))))
+        return {"freeze": tuple(path for path in paths if path not in some)}
+    if kind == "most":
+        return {"freeze": tuple(chance.sample(NAMES, chance.randint(1, 3)))}
+    if kind == "all":
+        return {}
+    linear = chosen_tensors(spec, Part(rank=1, targets=("all-linear",))).stored
+    names = ["all-linear", *{path.split(".")[-2] for path in linear if path.endswith("lora_a")}]
+    targets = tuple(chance.sample(sorted(names), min(len(names), chance.randint(1, 4))))
+    freeze = chance.choice(((), ("lora_a",), ("layers.0",)))
+    return {"lora_rank": chance.randint(1, 4), "lora_targets": targets, "freeze": freeze}
+
+
+def setup_of(spec: ModelSpec, dtype: str, chance: random.Random) -> Setup:
+    optimizers = ("adamw", "sgd", "sgd-momentum", "adagrad", "adafactor", "muon", "adam8bit")
+    how: dict[str, Any] = {
+        "optimizer": chance.choice(optimizers),
+        "attention": chance.choice(("eager", "sdpa", "flash")),
+        "checkpointing": chance.choice(("none", "selective", "full")),
+        "loss": chance.choice(("full", "full", "chunked")),
+        "loss_chunks": chance.randint(1, 5),
+        "foreach": chance.random() < 0.5,
+    }
+    if dtype in ("bf16", "fp16") and chance.random() < 0.5:
+        how |= {"master_weights": True, "grad_dtype": chance.choice((None, "fp32"))}
+    return Setup(**how, **part_of(spec, chance))
+
+
+@one_day_in(3)  # half a second an example
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.randoms(use_true_random=False))
+def test_any_structure(data: st.DataObject, chance: random.Random) -> None:
+    """Its figures, None where it has no formula, and those by role are what is measured."""
+    spec = data.draw(changed(tuple(with_logits().values())))
+    try:
+        work = data.draw(workloads(spec, "bf16", "fp16", "fp32"))
+        setup = setup_of(spec, work.dtype, chance)
+        step = metacount.train(spec, work, setup)
+    except (SpecError, InputError):
+        assume(False)
+    assert {k: n for k, n in step.formula.items() if n not in (None, getattr(step, k))} == {}
+    for name, said in vars(count_step(spec, work, setup)).items():
+        if name.endswith("_by_role") and said is not None:
+            assert said == getattr(step, name), name
