@@ -290,6 +290,9 @@ MEANT = [
     ("chunk_size", "mamba2-1.3b", "c_s", ""),
     ("attention_window_size", "recurrentgemma-2b", "w", ""),
     ("intermediate_size", "mixtral-8x7b", "m_e", ""),
+    # a letter of Megatron's papers that is a size of the model means that size
+    ("h*s", "gshard-600b", "h*s", ""),
+    ("a*h", "gemma-3n-e2b-text", "a*h", ""),
 ]
 
 
