@@ -100,7 +100,7 @@ NAMED: dict[str, Changes] = {
     "ALONE": {"adapter_rank": None, "attention_adapters": False},
     "DENSE": {"n_mtp_layers": None},
 }
-# `MODEL: ` where another model begins (of none: the smallest), then changes with `;` or a line's end
+# `MODEL: ` where another model begins (of none: the smallest), then changes, `;` or a line's end
 # between two; before `&` what all changes of a line have.
 CHANGES = """
 : swish_beta=1.7; swish_beta=1.7 gated=false; activation=identity; activation=xielu gated=false
