@@ -214,6 +214,21 @@ PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
+def test_the_sentences_are_what_the_saved_rows_say() -> None:
+    lines = rows.latest_run(rows.read(str(RESULTS / "ffn.jsonl")))
+    wanted = ("qwen3-0.6b", {"tokens": 256}, "hot")  # of the table
+    found = [x for x in lines if (x["model"], x["workload"], x["state"]) == wanted]
+    by_name = {row["variant"]: row for row in found}
+    gelu, equal, wide = (by_name[name] for name in ("gelu", "swiglu", "swiglu-4d"))
+    words = " ".join(PAGE.split())
+    assert gelu["load_average"] < 1 and "two otherwise idle cores" in words
+    assert "At equal parameters SwiGLU takes GELU's time;" in words
+    assert equal["within_noise"] and abs(equal["ratio"] - 1) < 0.01
+    assert "at equal width it has 3/2 of the FLOPs and takes 3/2 of the time" in words
+    assert 2 * wide["matmul_flops"] == 3 * gelu["matmul_flops"]
+    assert round(2 * wide["ratio"]) == 3 and abs(wide["ratio"] / 1.5 - 1) < 0.05
+
+
 def on_gpu(file: str, **wanted: object) -> list[dict[str, Any]]:
     """Rows of a device that were timed."""
     found = map(json.loads, (RESULTS / file).read_text("utf-8").splitlines())
