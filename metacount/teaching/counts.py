@@ -280,7 +280,8 @@ def dense_twin(spec: ModelSpec) -> int:
     gone = (
         "n_experts top_k d_ff_expert n_dense_layers moe_every moe_offset n_shared_experts "
         "d_ff_shared shared_expert_gate router router_bias selection_bias n_groups top_groups "
-        "group_score routed_scale mixer_jitter router_scales_input expert_bias"
+        "group_score routed_scale mixer_jitter router_scales_input scaled_router "
+        "expert_bias"
     )
     flat = spec.to_dict() | {name: FIELDS[name].absent for name in gone.split()}
     flat |= {"ffn_pattern": spec.ffn_pattern.replace("E", "F"), "d_ff": spec.d_ff_expert}

@@ -171,10 +171,10 @@ def test_measuring_has_an_end(
 
 def test_torch_is_loaded_only_where_something_is_measured(without_formula: Path) -> None:
     """Of the process that shows the lines; `--jobs 1` counts in it."""
-    line = ["count", "--folder", str(without_formula), "--jobs", "1", "--json"]
-    code = "import sys; from metacount.cli import main\nif __name__ == '__main__':\n"
-    code += f"    main({line})\n    print('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = "import sys; from metacount.cli import main; main(sys.argv[1:]); print('torch' in "
+    code = f"if __name__ == '__main__': {said}sys.modules)"
+    command = ["count", "--folder", str(without_formula), "--jobs", "1", "--json"]
+    run = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
     assert '"source":"transformers"' in run.stdout and run.stdout.endswith("\nFalse\n")
 
 
