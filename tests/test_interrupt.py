@@ -145,7 +145,7 @@ if __name__ == "__main__":
 VERIFY = "verify.compare verify_model 2 verify gpt2 bert-base llama-7b --seq 8"
 BENCH = "bench.run run_case 3 bench norm --model qwen3-0.6b --tokens 1 2 3 4 --device cpu --json"
 BENCH += " --no-compile --no-ceiling --state hot --seconds 0.01 --rounds 2"
-SURVEY = "many.survey measure_type 3 survey llama gpt2 mamba opt --kind causal-LM --params-only"
+SURVEY = "cli.survey measure_type 3 survey llama gpt2 mamba opt --kind causal-LM --params-only"
 
 
 @one_day_in(4)

@@ -13,7 +13,7 @@ from helpers.release import chosen, daily, one_in
 
 import metacount
 from metacount import catalog
-from metacount.cli import layout
+from metacount.cli.report import COLOURS
 from metacount.cli.tree import Forms, rows_of
 from metacount.measure.node import fold, walk
 from metacount.measure.tree import whole_tree
@@ -178,7 +178,7 @@ def test_depth_and_only_cut_and_still_add_up(ask: Ask) -> None:
 def test_colours_only_where_a_terminal_takes_them(ask: Ask, line: str) -> None:
     plain, bright = ask(line), ask.on_a_terminal(line)
     assert "\x1b" not in plain
-    assert (f"\x1b[{layout.COLOURS['ffn']}mmlp\x1b[0m" if "tree" in line else "\x1b[1m") in bright
+    assert (f"\x1b[{COLOURS['ffn']}mmlp\x1b[0m" if "tree" in line else "\x1b[1m") in bright
     bars = re.compile(r"  [█▏▎▍▌▋▊▉]+$", re.MULTILINE)  # a terminal has these, in no colour
     dim = ask.on_a_terminal(line, NO_COLOR="1")
     for text in (re.sub(r"\x1b\[\d+m", "", bright), dim, ask.on_a_terminal(line, TERM="dumb")):

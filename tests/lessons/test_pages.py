@@ -15,8 +15,8 @@ from helpers.structures import first_of_each
 
 import metacount
 from metacount import InputError, catalog, entry
-from metacount.cli.layout import cells
 from metacount.cli.lesson import Lesson, lesson
+from metacount.cli.report import cells
 from metacount.errors import SpecError
 from metacount.languages import LANGUAGES, language_of
 from metacount.spec import legend

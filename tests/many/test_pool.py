@@ -13,10 +13,9 @@ import pytest
 from helpers.release import daily, one_day_in
 
 from metacount.cli.report import in_text
-from metacount.cli.survey import report_of
+from metacount.cli.survey import SurveyRow, measure_type, report_of, survey, survey_types
 from metacount.many import pool
 from metacount.many.pool import Failed, WithTorch, answers
-from metacount.many.survey import SurveyRow, measure_type, survey, survey_types
 
 
 def doubled(number: int) -> int:

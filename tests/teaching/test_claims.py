@@ -10,7 +10,7 @@ from helpers.command_line import Ask
 from helpers.release import daily
 
 import metacount
-from metacount.cli.layout import cells
+from metacount.cli.report import cells
 from metacount.errors import SpecError
 from metacount.teaching.claims import TOPICS, claims, find_claim
 from metacount.teaching.texts import label
