@@ -16,15 +16,16 @@ from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 
 from metacount import catalog
+from metacount.algebra.text import Formula as Written
 from metacount.algebra.text import at, read
-from metacount.audit.record import FLOPS, NO_COUNT, chosen, compared
+from metacount.audit.record import FLOPS, NO_COUNT, Formula, Term, chosen, compared
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.errors import InputError, SpecError
 from metacount.formulas import ends, masks, pieces, sublayers
 from metacount.formulas import model as ours
-from metacount.formulas.dim import exact_div
+from metacount.formulas.dim import Dim, exact_div
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, Workload, legend
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.field import altered
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
@@ -39,13 +40,9 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.text import Formula as Written
-    from metacount.audit.record import Formula, Term
     from metacount.files import Json
-    from metacount.formulas.dim import Dim
     from metacount.many.pool import Failed
     from metacount.resolve import Given, Model
-    from metacount.spec import ModelSpec
 
     Line = dict[str, Any]  # a term: in words (`of`), as text, with numbers for names, its value
 

@@ -10,8 +10,7 @@ from functools import partial
 
 from metacount import units
 from metacount.cli.answer import Answer
-from metacount.cli.layout import dim, table, width_of, wrapped
-from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.cli.report import Grid, Lines, Notes, Text, dim, table, title, width_of, wrapped
 from metacount.errors import InputError
 from metacount.resolve import TransformersOnly, remedy
 from metacount.textbook.conventions import SAME, amounts, conventions
@@ -146,7 +145,6 @@ def _why(rows: tuple[Convention, ...], a: Amounts) -> str:
 
 
 def _data(model: Model, workload: Workload) -> Json:
-    """Convert the conventions of a model to plain data with every digit."""
     a = amounts(model.spec, workload)
 
     def exact(value: Fraction) -> int | str:

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from metacount.files import read_of_package
 from metacount.flow.steps import Seen
 from metacount.modules.linear import Linear
 from metacount.modules.model import EmbeddingProjection, OutputHead
 from metacount.modules.moe import Router
+from metacount.package import read_of_package
 from metacount.units import factor
 
 # Names of projections: what they give, and the index of their matrix.

@@ -49,7 +49,7 @@ OF_LAYERS = (
 OF_LISTS = ("n_altup_inputs", "altup_active")
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
-BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
+BESIDE = "B"  # a layer of both; its experts' output is added one layer later, or, sandwiched, there
 SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 

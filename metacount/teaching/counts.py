@@ -12,7 +12,7 @@ from metacount.errors import SpecError
 from metacount.formulas import ends, masks, model, sublayers
 from metacount.formulas.sublayers import block_params
 from metacount.formulas.tape import params_of
-from metacount.spec import FIELDS, SEQ_LEN, Request, legend
+from metacount.spec import FIELDS, SEQ_LEN, ModelSpec, Request, legend
 from metacount.spec.attention import LatentAttention
 from metacount.spec.position import Rope
 from metacount.teaching.parts import letters, without_biases
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.formulas.dim import Dim
-    from metacount.spec import ModelSpec
 
     Row = dict[str, Any]
 
@@ -280,7 +279,8 @@ def dense_twin(spec: ModelSpec) -> int:
     gone = (
         "n_experts top_k d_ff_expert n_dense_layers moe_every moe_offset n_shared_experts "
         "d_ff_shared shared_expert_gate router router_bias selection_bias n_groups top_groups "
-        "group_score routed_scale mixer_jitter router_scales_input expert_bias"
+        "group_score routed_scale mixer_jitter router_scales_input scaled_router "
+        "expert_bias"
     )
     flat = spec.to_dict() | {name: FIELDS[name].absent for name in gone.split()}
     flat |= {"ffn_pattern": spec.ffn_pattern.replace("E", "F"), "d_ff": spec.d_ff_expert}

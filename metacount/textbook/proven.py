@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 
-from metacount.files import read_of_package
 from metacount.frozen import frozen
+from metacount.package import read_of_package
 from metacount.spec import DTYPE_BYTES, LIMITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

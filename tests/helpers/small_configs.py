@@ -235,6 +235,11 @@ SMALL: dict[str, dict[str, Any]] = {
                    "sep_token_id": 2, "cls_token_id": 1},
 }  # fmt: skip
 
+# Changes of a small config: a mixture beside a feed-forward, layers that share an indexer's choice.
+GEMMA4 = {"use_double_wide_mlp": False, "enable_moe_block": True, "num_experts": 7,
+          "top_k_experts": 3, "moe_intermediate_size": 24}  # fmt: skip
+SHARING = {"num_hidden_layers": 5, "index_topk_freq": 2, "index_topk": 3}
+
 FLAGS = (
     "tie_word_embeddings attention_bias mlp_bias qkv_bias attention_out_bias use_bias bias "
     "enable_bias use_qkv_bias lm_head_bias decoder_bias classifier_bias norm_bias "

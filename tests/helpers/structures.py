@@ -11,7 +11,7 @@ from helpers.miniatures import TINY, miniature
 from helpers.small_specs import DENSE as ROTATED
 from helpers.small_specs import MLA, MOE
 from metacount.catalog import entries, entry
-from metacount.files import read_of_package
+from metacount.package import read_of_package
 from metacount.spec import ModelSpec
 from metacount.textbook.proven import structure
 
@@ -118,6 +118,8 @@ CHANGED: list[dict[str, Any]] = [
     {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
     {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
     *({**AROUND, **norms} for norms in NORMS),
+    {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "ffn_pattern": "B", "scaled_router": True,
+     "norm_placement": "sandwich"},
 ]  # fmt: skip
 
 # small models with prediction modules

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.published import CONFIGS
 from helpers.release import daily
-from helpers.small_configs import SMALL
+from helpers.small_configs import GEMMA4, SHARING, SMALL
 
 import metacount
 from metacount.catalog import entry
@@ -108,12 +108,18 @@ def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
     assert sum(p.numel() for each in (tower, projector) for p in each.parameters()) == VISION
 
 
+BOTH = {"model_type": "gemma4_text", **SMALL["gemma4_text"], **GEMMA4}
+SHARED = {"model_type": "glm_moe_dsa", **SMALL["glm_moe_dsa"], **SHARING}
 LATENT = {"model_type": "nemotron_h", **SMALL["nemotron_h"], "moe_latent_size": 16}
 
 
 @daily(6)
 @pytest.mark.parametrize("seq_len", [2, 3, 8, 9, 10, 20])
-@pytest.mark.parametrize("config", [{"model_type": M3, **SMALL[M3]}, LATENT], ids=["m3", "latent"])
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": M3, **SMALL[M3]}, LATENT, BOTH, SHARED],
+    ids=["m3", "latent", "gemma 4", "glm 5.2"],
+)
 def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
     config: dict[str, Any], seq_len: int
 ) -> None:
@@ -122,6 +128,43 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
     names = [witness.name for witness in found.witnesses]
     assert names == ["formula", "reference", "transformers"]
     assert found.agree
+
+
+# ---- Gemma 4 26B-A4B: sizes of its config; its card has 25.2B, of which 3.8B are active ----
+
+A4B: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "attention_k_eq_v": True,
+    "enable_moe_block": True,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_size": 2816,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 2112,
+    "moe_intermediate_size": 704,
+    "num_attention_heads": 16,
+    "num_experts": 128,
+    "num_global_key_value_heads": 2,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 8,
+    "num_kv_shared_layers": 0,
+    "top_k_experts": 8,
+    "vocab_size": 262144,
+}
+
+
+def test_gemma_4_26b_by_hand() -> None:
+    d, expert = 2816, 3 * 2816 * 704
+    # q and o, k and v, two norms; where everything is seen heads are wider, and v is k
+    near = 2 * d * 16 * 256 + 2 * d * 8 * 256 + 2 * 256
+    full = 2 * d * 16 * 512 + d * 2 * 512 + 2 * 512
+    # a feed-forward, a router with a number a value and one an expert, experts, seven norms
+    layer = 3 * d * 2112 + 128 * d + d + 128 + 128 * expert + 7 * d
+    total = 262144 * d + 25 * near + 5 * full + 30 * layer + d
+    counted = metacount.count(A4B)
+    assert counted.params == total == 25_233_141_760
+    assert counted.active_params == total - 30 * (128 - 8) * expert
+    assert counted.kv_cache_bytes_per_token == 2 * 2 * (25 * 8 * 256 + 5 * 2 * 512)
 
 
 # ---- Nemotron 3 Ultra, published as 550B-A55B: sizes of its config ----

@@ -16,7 +16,7 @@ import torch
 from helpers import ROOT
 from helpers.beside_transformers import Found, compare, odd
 from helpers.release import chosen, daily, one_in
-from helpers.small_configs import small_configs
+from helpers.small_configs import GEMMA4, SHARING, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +24,8 @@ from metacount.huggingface.config.keys import HARMLESS, words
 from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
 from metacount.huggingface.module.model import config_class
+from metacount.modules import attention
+from metacount.spec.field import altered
 
 torch.set_num_threads(1)
 
@@ -78,6 +80,7 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("falcon", {"hidden_size": 48, "num_attention_heads": 6, "alibi": True, "multi_query": False,
                 "parallel_attn": False}),
     ("nemotron_h", {"moe_latent_size": 16}),
+    ("gemma4_text", GEMMA4),
 ]  # fmt: skip
 
 
@@ -86,6 +89,21 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
 def test_a_type_in_another_way_computes_the_same(name: str, changes: dict[str, Any]) -> None:
     found = compare({**odd(name), **changes}, bound=BOUND)
     assert found.kind == "equal", found
+
+
+def test_layers_read_what_the_last_indexer_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers' GLM-5.2 does, once the indexer turns pairs of values as there."""
+
+    def turned(self: Any, x: Any, visibility: Any) -> Any:
+        return attention.rotated(x, visibility, self.rope_dim, "interleaved", self.rotation)
+
+    def read(config: dict[str, Any]) -> Any:
+        return altered(spec_from_config(config), differs=())
+
+    monkeypatch.setattr(attention.Indexer, "_rotated", turned)
+    monkeypatch.setattr("helpers.beside_transformers.spec_from_config", read)
+    for more in (SHARING, {"indexer_types": ["full", "full", "shared", "shared"], "index_topk": 3}):
+        assert compare({**odd("glm_moe_dsa"), **more}, bound=BOUND).kind == "equal"
 
 
 @pytest.mark.parametrize("name", REFUSED)
