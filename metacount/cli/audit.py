@@ -9,6 +9,7 @@ from metacount.cli.answer import Answer
 from metacount.cli.progress import gathered
 from metacount.cli.report import Block, Grid, Lines, Notes, Report, Text, bold, dim, table, wrapped
 from metacount.errors import InputError
+from metacount.package import table_of_package
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -299,13 +300,10 @@ def _side(title: str, terms: Sequence[Line], total: Fraction) -> Lines:
 
 
 def _amounts(data: Json) -> list[Block]:
-    from metacount.audit.judge import MEANINGS as ALSO
-    from metacount.cli.conventions import MEANINGS
-
-    meanings = {**MEANINGS, **ALSO}
+    meanings = table_of_package("textbook/amounts.tsv")
     rows = []
     for line in data["ours"]:
-        rows.append((line["of"], _number(line["value"]), meanings[line["of"]]))
+        rows.append((line["of"], _number(line["value"]), *meanings[line["of"]]))
         for part in data["parts"]:
             letter, _, role = part["of"].partition(", ")
             rows += [("", _number(part["value"]), f"  {role}")] * (letter == line["of"])

@@ -236,12 +236,12 @@ def _table() -> str:
     return read_of_package("cli/options.tsv").decode()
 
 
-def rows_of(name: str, group: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the rows of a command or of a set, those of the sets in it too, each with its group."""
+def _rows_of(name: str, group: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the rows of a command or set, those of the sets in it too, each with its group."""
     text = f"\n{_table()}".partition(f"\n[{name}]")[2].partition("\n\n")[0]
     for row in text.splitlines()[1:]:
         if row.startswith("@"):
-            yield from rows_of(row, group)
+            yield from _rows_of(row, group)
         elif row.startswith("#"):
             group = row[2:]
         else:
@@ -250,11 +250,12 @@ def rows_of(name: str, group: str = "") -> Iterator[tuple[str, str]]:
 
 def options_of(name: str) -> list[Option]:
     """List the options of a command or of a set."""
-    return [Option(row, group) for group, row in rows_of(name) if not row.startswith(RULES)]
+    return [Option(row, group) for group, row in _rows_of(name) if not row.startswith(RULES)]
 
 
-def _rules_of(name: str, kind: str) -> list[list[str]]:
-    rows = (row.split("\t") for _, row in rows_of(name))
+def rules_of(name: str, kind: str) -> list[list[str]]:
+    """List what a command's table says of a kind: `apart`, `belongs` or `epilog`."""
+    rows = (row.split("\t") for _, row in _rows_of(name))
     return [rest for first, *rest in rows if first == kind]
 
 
@@ -301,12 +302,12 @@ def check_together(args: argparse.Namespace, command: str, options: Sequence[Opt
         if _is_given(args, option)
         for name in (option.names if option.is_named else (option.keywords["metavar"],))
     }
-    for names, others in _rules_of(command, "apart"):
+    for names, others in rules_of(command, "apart"):
         excluding = [name for name in given if name in names.split()]
         for name in excluding:
             for other in (word for word in given if word in others.split() and word != name):
                 raise InputError(f"{name} does not go with {other}; leave one of them out")
-    for names, others in _rules_of(command, "belongs"):
+    for names, others in rules_of(command, "belongs"):
         for name in (word for word in given if word in names.split()):
             if not given.keys() & {*others.split()}:
                 where = " or ".join(others.split())
@@ -384,7 +385,7 @@ def parsed(name: str, summary: str, run: Run, arguments: Sequence[str]) -> argpa
     parser = _Parser(
         prog=f"metacount {name}",
         description=summary[0].upper() + summary[1:] + ".",
-        epilog=next((text for (text,) in _rules_of(name, "epilog")), None),
+        epilog=next((text for (text,) in rules_of(name, "epilog")), None),
         formatter_class=_formatter,
         allow_abbrev=False,
     )

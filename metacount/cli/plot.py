@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 
 RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
 # What can be drawn, by option; one of them is asked for.
-KINDS = {
-    "model": "MODEL",
-    "caches": "--caches MODEL",
-    "activations": "--activations NAME",
-    "roofline": "--roofline RESULTS",
-    "curves": "--curves RESULTS",
-}
+KINDS = {"model": "MODEL", "caches": "--caches MODEL", "activations": "--activations NAME"}
+KINDS |= {"roofline": "--roofline RESULTS", "curves": "--curves RESULTS"}
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:

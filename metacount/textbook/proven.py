@@ -47,7 +47,7 @@ NO_COUNTS = (
     "activation_sparsity",
     "sparsity_pattern",
 )
-ABSENT = (("d_ff_pattern", "M"), ("head_gate", "none"))
+ABSENT = (("d_ff_pattern", "M"), ("head_gate", "none"), ("index_sharing", "I"))
 SIZES = frozenset(LIMITS) - {*NO_COUNTS}
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 SHOWN = 8  # conditions on a screen

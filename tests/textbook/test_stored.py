@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metacount
+from metacount import find_model
 from metacount.api import count
 from metacount.errors import InputError
 from metacount.huggingface.config.keys import words
@@ -195,6 +196,23 @@ def test_modules_that_are_kept(kept: list[str], whole: list[tuple[int, int]]) ->
     assert isinstance(found, Stored)
     packed = sum(o * i + 4 for o, i in TALL)
     assert found.n_bytes == REST + packed + sum(o * i - 4 for o, i in whole)
+
+
+def test_attention_that_is_kept_in_layers_whose_heads_are_not_alike() -> None:
+    # of Gemma 4 31B, whose config names the attention of each layer
+    spec = find_model("gemma2-9b", ["n_layers=4", "n_kv_heads_windowed=4"]).spec
+    kept = [f"model.layers.{i}.self_attn*" for i in range(4)]
+    found = stored_from_config(spec, {"quantization_config": {**FP8, "ignore": kept}})
+    assert isinstance(found, Stored)
+    # two layers of each kind: q and o [16·256, 3584], k and v [8·256 or 4·256, 3584]
+    params = 2 * 3584 * 256 * 2 * (16 + 16 + 8 + 4)
+    assert found.by_role["attention"] == (params, 2 * params)
+    only_last = stored_from_config(spec, {"quantization_config": {**FP8, "ignore": kept[3:]}})
+    assert isinstance(only_last, Stored)
+    # layers 1 and 3 see everything: the last has 2 bytes a value, the others a byte and scales
+    of_last = 2 * 3584 * 256 * (16 + 8)
+    scales = (params - of_last) // 128**2
+    assert only_last.by_role["attention"] == (params, params + of_last + 4 * scales)
 
 
 @pytest.mark.parametrize(
