@@ -229,7 +229,6 @@ def merged(parts: list[Part]) -> list[Part]:
 
 
 def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]:
-    """Yield a tensor as parts: whole, or split by what its values are for."""
     weight, n, count = tensor.weight, tensor.n, 1
     each = weight.active if active else weight.params
     if tensor.text.endswith("routed experts") and tensor.fused:
@@ -247,7 +246,6 @@ def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]
 
 
 def _variants(letters: Letters, tensor: Tensor, active: bool) -> Iterator[tuple[str, sympy.Expr]]:
-    """Yield other ways in which a part is often counted."""
     o, text, weight, n, n_layers = letters.of, tensor.text, tensor.weight, tensor.n, tensor.n_layers
     if text == "QK-norm" and o.qk_norm == "head":
         yield "QK-norm counted as d_model", 2 * n * o.d_model
@@ -330,7 +328,6 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
 
 
 def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
-    """Express the numbers of a run in letters."""
     o = letters.of
     if quantity == "decode_matmul_flops":
         return model.decode_run(

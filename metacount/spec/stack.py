@@ -22,17 +22,7 @@ from metacount.spec.field import (
     size,
     where,
 )
-from metacount.spec.mixers import (
-    GatedDelta,
-    KimiDelta,
-    Lightning,
-    Mamba,
-    Mamba2,
-    MLstm,
-    NoRecurrent,
-    RgLru,
-    ShortConv,
-)
+from metacount.spec.mixers import RECURRENT
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -155,18 +145,7 @@ class Stack:
         LatentAttention,
         NoAttention,
     )
-    recurrent: Any = one_of(
-        choice("recurrent", default="none"),
-        NoRecurrent,
-        GatedDelta,
-        KimiDelta,
-        Lightning,
-        Mamba,
-        Mamba2,
-        MLstm,
-        ShortConv,
-        RgLru,
-    )
+    recurrent: Any = one_of(choice("recurrent", default="none"), *RECURRENT)
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",

@@ -11,7 +11,7 @@ from helpers.miniatures import TINY, miniature
 from helpers.small_specs import DENSE as ROTATED
 from helpers.small_specs import MLA, MOE
 from metacount.catalog import entries, entry
-from metacount.files import read_of_package
+from metacount.package import read_of_package
 from metacount.spec import ModelSpec
 from metacount.textbook.proven import structure
 

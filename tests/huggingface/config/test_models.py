@@ -144,24 +144,12 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
 # ---- Gemma 4 26B-A4B: sizes of its config; its card has 25.2B, of which 3.8B are active ----
 
 A4B: dict[str, Any] = {
-    "model_type": "gemma4_text",
-    "attention_k_eq_v": True,
-    "enable_moe_block": True,
-    "global_head_dim": 512,
-    "head_dim": 256,
-    "hidden_size": 2816,
-    "hidden_size_per_layer_input": 0,
-    "intermediate_size": 2112,
-    "moe_intermediate_size": 704,
-    "num_attention_heads": 16,
-    "num_experts": 128,
-    "num_global_key_value_heads": 2,
-    "num_hidden_layers": 30,
-    "num_key_value_heads": 8,
-    "num_kv_shared_layers": 0,
-    "top_k_experts": 8,
-    "vocab_size": 262144,
-}
+    "model_type": "gemma4_text", "attention_k_eq_v": True, "enable_moe_block": True,
+    "global_head_dim": 512, "head_dim": 256, "hidden_size": 2816, "hidden_size_per_layer_input": 0,
+    "intermediate_size": 2112, "moe_intermediate_size": 704, "num_attention_heads": 16,
+    "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 30,
+    "num_key_value_heads": 8, "num_kv_shared_layers": 0, "top_k_experts": 8, "vocab_size": 262144,
+}  # fmt: skip
 
 
 def test_gemma_4_26b_by_hand() -> None:
