@@ -153,7 +153,6 @@ def meant_in_classes(key: str, sizes: frozenset[str]) -> tuple[str, str] | None:
 
 
 def _spec(config: Json) -> ModelSpec | None:
-    """Read the spec of a config, its numbers marked with their keys."""
     from metacount.huggingface.config.to_spec import spec_from_config
 
     marked = {
@@ -188,7 +187,7 @@ ALSO = {
 # With D, the tokens of a run, N and P are the parameters of the model.
 FIELD = ("L", "D")
 PARAMS = ("N", "P")
-# Letters of Megatron's papers, where one of l, a and s, which are none of ours, stands.
+# Letters of Megatron's papers, where one of l, a and s stands that is no size of the model.
 MEGATRON = {
     **{"l": "n_layers", "L": "n_layers", "h": "d_model", "a": "n_heads"},
     **{"s": "seq_len", "b": "batch_size", "v": "vocab_size", "V": "vocab_size"},
@@ -265,7 +264,7 @@ class Vocabulary:
     def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
         """Return what the letters of papers on scaling, or of Megatron's, mean."""
         meanings: dict[str, tuple[sympy.Expr, str]] = {}
-        if names & {"l", "a", "s"}:
+        if (names & {"l", "a", "s"}) - {str(letter) for letter in self.numbers}:
             for name in names & MEGATRON.keys():
                 ours = MEGATRON[name]
                 meanings[name] = self.size(ours, asked=name), f"{ours}, as in Megatron's papers"
@@ -339,7 +338,6 @@ class Vocabulary:
         raise InputError(f"{asked}: {self.model} has no {ours} ({meaning}); {remedy}")
 
     def _layers(self, term: legend.Term, asked: str) -> sympy.Expr:
-        """Count the blocks of a kind, in N."""
         layers = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
         if term.letter == "N_w" and self.spec.window is not None:
             return layers.get(term.letter, LETTERS["n_layers"])

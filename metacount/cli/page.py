@@ -21,25 +21,21 @@ from metacount.cli.results import tree_html
 from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
-from metacount.files import read_of_package
+from metacount.files import Json
 from metacount.languages import label, translations
+from metacount.package import read_of_package
 from metacount.settings.values import LENGTHS
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.textbook.proven import FROM, own_type
-from metacount.textbook.read_rules import ELSEWHERE
-from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, Worksheet, worksheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.files import Json
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
     from metacount.resolve import Given
-    from metacount.spec import Request, Workload
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.read_rules import Rule
-    from metacount.textbook.worksheet import Worksheet
 
 
 UNKNOWN = "nothing is recorded of a model of this structure"
@@ -108,8 +104,14 @@ def _model(sheet: Worksheet, lang: str) -> Json:
             }
             for name, form in sheet.forms.items()
         ],
-        "elsewhere": ELSEWHERE,
-        "rules": _rules(sheet.rules),
+        "rules": [
+            {
+                "test": _test(text),
+                "answer": answer,
+                "says": text if not answer else f"{text} does not hold",
+            }
+            for text, answer in sheet.rules.items()
+        ],
         "longest": None
         if spec.longest is None
         else _formula("n_positions - position_offset")
@@ -149,18 +151,6 @@ def _formula(text: str) -> Code:
 
 def _test(text: str) -> Code:
     return Code(f"(v) => {condition(text, _names(text))}")
-
-
-def _rules(rules: Sequence[Rule]) -> list[Json]:
-    return [
-        {
-            "test": _test(rule.test),
-            "outcome": rule.outcome,
-            "message": [_formula(text) if i % 2 else text for i, text in enumerate(rule.message)],
-            "otherwise": _rules(rule.otherwise),
-        }
-        for rule in rules
-    ]
 
 
 def _proofs(record: Json) -> Json:
@@ -242,8 +232,6 @@ def page(*models: Given, workload: Workload | Request | None = None, lang: str =
     '<!doctype html>'
     """
     from metacount.resolve import model_of
-    from metacount.spec import Request
-    from metacount.textbook.worksheet import worksheet
 
     return page_html([worksheet(model_of(m), workload or Request()) for m in models], lang)
 
@@ -329,7 +317,6 @@ def _folded(title: str, about: str, inside: str, lang: str, run: str = "") -> st
 
 
 def _flow(sheet: Worksheet, lang: str) -> str:
-    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
     from metacount.flow.run import flow
 
     run = sheet.workload

@@ -172,7 +172,8 @@ class Stack(nn.Module):
             inputs_BSNP = self.per_layer_inputs(tokens, x_BSD)
         if self.copies is not None:
             x_BSD = self.copies.spread(x_BSD)
-        lent = Lent() if any(block.borrows for block in self.blocks) else None
+        reads = any(block.borrows or block.shares_index for block in self.blocks)
+        lent = Lent() if reads else None
         firsts: dict[bool, int] = {}  # the first key that is kept, of layers that see as far
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         beside_BSD: Tensor | None = None  # what experts of the block before gave beside it

@@ -22,17 +22,7 @@ from metacount.spec.field import (
     size,
     where,
 )
-from metacount.spec.mixers import (
-    GatedDelta,
-    KimiDelta,
-    Lightning,
-    Mamba,
-    Mamba2,
-    MLstm,
-    NoRecurrent,
-    RgLru,
-    ShortConv,
-)
+from metacount.spec.mixers import RECURRENT
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -40,9 +30,16 @@ if TYPE_CHECKING:
 
 
 MAX_INPUTS = 256  # of the residual stream, each as large as the stream
+# Fields that say how many blocks there are, or which are of a kind, not how large one is; and those
+# of modules in a list, and of a place in it.
+OF_LAYERS = (
+    *("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every"),
+    "n_kv_shared_layers",
+)
+OF_LISTS = ("n_altup_inputs", "altup_active")
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
-BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
+BESIDE = "B"  # a layer of both; its experts' output is added one layer later, or, sandwiched, there
 SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 
@@ -148,18 +145,7 @@ class Stack:
         LatentAttention,
         NoAttention,
     )
-    recurrent: Any = one_of(
-        choice("recurrent", default="none"),
-        NoRecurrent,
-        GatedDelta,
-        KimiDelta,
-        Lightning,
-        Mamba,
-        Mamba2,
-        MLstm,
-        ShortConv,
-        RgLru,
-    )
+    recurrent: Any = one_of(choice("recurrent", default="none"), *RECURRENT)
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.command_line import Ask
+from helpers.command_line import Ask, assert_readable
 from helpers.release import daily
 
 from metacount.catalog import entries
-from metacount.cli import COMMANDS, file_of
+from metacount.cli import COMMANDS
+from metacount.cli.options import options_of
 from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, latex, markdown
 from metacount.teaching.claims import claims
 
@@ -100,6 +101,8 @@ def test_every_form_of_a_count_has_the_figures_of_its_json(ask: Ask) -> None:
         wanted = dict(figures)
         for group, before in names.items():
             wanted |= {before + n: v for n, v in said.get(group, {}).items() if type(v) is int}
+        assert sum(said["by_role"].values()) == said["params"]
+        assert sum(said["active_by_role"].values()) == said["active_params"]
         for role, n in said["active_by_role"].items():
             if n != said["by_role"][role]:
                 wanted[f"active {role}"] = n
@@ -110,6 +113,10 @@ def test_every_form_of_a_count_has_the_figures_of_its_json(ask: Ask) -> None:
         for text in (ask(f"count {line}"), ask(f"count {model.id} {line}", width=100)):
             missing = lines - {tuple(line.split()[:2]) for line in text.splitlines()}
             assert not missing, model.id
+        verbose = ask(f"count {line} --verbose").splitlines()
+        assert_readable(verbose, 80)
+        printed = {(n, f"{value:,}") for n, value in said["by_role"].items() if value}
+        assert printed <= {tuple(line.split()[:2]) for line in verbose}, model.id
 
 
 def test_every_sign_is_kept_from_steering() -> None:
@@ -190,7 +197,7 @@ def test_one_envelope_around_every_answer(ask: Ask, line: str) -> None:
 
 def test_every_command_with_json_is_there_and_pairs_would_be_found() -> None:
     tried = {line.split()[0] for line in lines_of(LINES)}
-    have = (n for n in COMMANDS if any("--json" in o.names for o in file_of(n).options()))
+    have = (n for n in COMMANDS if any("--json" in o.names for o in options_of(n)))
     assert tried == {*have}
     assert pairs({"a": [{"spec": [["kind", "decoder"], ["d_model", 7]]}]}) == [".a[0].spec"]
 

@@ -42,7 +42,6 @@ def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
                 found += [(node.lineno, n) for n in names if n.startswith("_")]
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             operator = ast.unparse(node).startswith(("aten.", "torch.ops.aten."))
-            operator = ast.unparse(node).startswith(("aten.", "torch.ops.aten."))
             if not (operator or node.attr.startswith("__") or node.attr in own | KNOWN):
                 found.append((node.lineno, node.attr))
     return [f"{where}:{line} {name}" for line, name in found]
@@ -86,9 +85,9 @@ def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
     ran: list[int | None] = []
 
     class Seen(private.DispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def run_operator(self, func, args, kwargs):  # type: ignore[no-untyped-def]
             ran.append(private.running_node_number())
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
     x = torch.ones(3, requires_grad=True)
     first = private.next_node_number()
