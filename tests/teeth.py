@@ -32,6 +32,7 @@ import struct
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,7 @@ from rich.console import Console
 from rich.progress import track
 
 SLOW = 8.0  # seconds; a slower test is not run
+LONG = 60.0  # seconds for the tests of a file while they are recorded; what is left is not run
 BUDGET = 90.0  # seconds of tests on a mutant
 SAMPLE = 100
 FEW = 5  # tests that are tried before the rest
@@ -96,10 +98,17 @@ class Order:
 
 
 class Record:
-    """A plugin of pytest that tells coverage which test runs, and notes the seconds of each."""
+    """A plugin of pytest that tells coverage which test runs, and notes the seconds of each.
+
+    Tests come in an order by chance, so that those within `LONG` are some of every function.
+    """
 
     def __init__(self, coverage: Coverage) -> None:
         self.coverage, self.seconds = coverage, dict[str, float]()
+        self.start = time.process_time()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -107,6 +116,8 @@ class Record:
         start = time.process_time()
         result = yield
         self.seconds.setdefault(item.nodeid, time.process_time() - start)
+        if time.process_time() - self.start > LONG:
+            item.session.shouldstop = "its tests took their time"
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
