@@ -96,6 +96,17 @@ def test_minimax_m3_comes_out_to_the_last_value_of_the_checkpoint() -> None:
     assert model.params(spec) + biases + VISION == CHECKPOINT
 
 
+def test_a_config_of_the_text_part_alone_is_that_of_the_type() -> None:
+    flat = {**PUBLISHED, "model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"]}
+    mapped = spec_from_config(flat)
+    assert (mapped.model_type, mapped.spec) == (M3, spec_from_config(PUBLISHED).spec)
+    counted_as = f"model_type minimax_m3 is not known to transformers: counted as {M3}, which "
+    assert mapped.notes[0] == f"{counted_as}has the same keys"
+    small = {**SMALL[M3], **{key: flat[key] for key in ("model_type", "architectures")}}
+    names = [witness.name for witness in metacount.verify(small, Workload(seq_len=9)).witnesses]
+    assert names == ["formula", "reference", "transformers"]
+
+
 def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
     import torch
     from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as theirs
