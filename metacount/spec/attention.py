@@ -263,3 +263,63 @@ class LatentAttention(Heads):
             rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
             remedy = f"choose {self.qk_rope_head_dim} or more"
             raise SpecError("index_head_dim", rule, self.indexer.head_dim, remedy)
+
+
+@part
+class CompressedAttention:
+    """DeepSeek-V4's: one key a token, which is its value, in a window, and entries of many tokens.
+
+    By `pattern` a layer has a window alone, or reads entries of `sparse_ratio` tokens too, of which
+    an indexer chooses, or all those of `heavy_ratio`. Queries come from a latent; what heads give
+    goes through a matrix of low rank for each of `o_groups` groups. Every head has a sink.
+    """
+
+    word = "compressed"
+    softcap = None
+
+    n_heads: int = size("n_heads")
+    head_dim: int = size("head_dim")
+    q_lora_rank: int = size("q_lora_rank")
+    o_groups: int = size("o_groups")
+    o_lora_rank: int = size("o_lora_rank")
+    pattern: str = pattern(
+        "compression_pattern", "L window alone, S chosen entries, H all entries", "LLSH"
+    )
+    sparse_ratio: int | None = size("sparse_ratio", default=None, most=MAX_TOKENS)
+    heavy_ratio: int | None = size("heavy_ratio", default=None, most=MAX_TOKENS)
+    indexer: Indexer | None = where("index_top_k", Indexer, default=None)
+    window: Window | None = where("window", Window, without="without a window", default=None)
+
+    def letter_of(self, index: int) -> str:
+        """Return the letter of layer `index` in `pattern`."""
+        return self.pattern[index % len(self.pattern)]
+
+    def ratio_of(self, letter: str) -> int:
+        """Count the tokens of an entry of layers of a letter, S or H."""
+        ratio = self.sparse_ratio if letter == "S" else self.heavy_ratio
+        assert ratio is not None  # checked below
+        return ratio
+
+    def of_layer(self, _windowed: bool) -> CompressedAttention:
+        """Return the attention of a layer: all have the same heads."""
+        return self
+
+    def check(self) -> None:
+        """Raise `SpecError` for layers without what they need, and for what no layer reads."""
+        divides("o_groups", self.o_groups, "n_heads", self.n_heads)
+        top_k = self.indexer and self.indexer.top_k
+        of_letter = {"sparse_ratio": "S", "index_top_k": "S", "heavy_ratio": "H"}
+        values = (self.sparse_ratio, top_k, self.heavy_ratio)
+        for (name, letter), value in zip(of_letter.items(), values, strict=True):
+            if value is None and letter in self.pattern:
+                rule = f"is needed by {letter} in compression_pattern"
+                raise SpecError(name, rule, None, f"set {name}")
+            if value is not None and letter not in self.pattern:
+                rule = f"has no meaning without {letter} in compression_pattern"
+                raise SpecError(name, rule, value, f"leave {name} out")
+        window = self.window
+        if window is None:
+            raise SpecError("window", "is needed by attention compressed", None, "set window")
+        if window.own or window.kind != "sliding" or set(window.pattern) != {"L"}:
+            rule = "slides in every layer of attention compressed, whose heads are all alike"
+            raise SpecError("window", rule, window.size, "give its size alone")

@@ -6,7 +6,13 @@ Beside them stand shared blocks (Zamba2) and what Gemma 3n has: AltUp, LAuReL, i
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Law,
+    NoAttention,
+)
 from metacount.spec.ffn import FeedForward, Mixture
 from metacount.spec.field import (
     MAX_LAYERS,
@@ -106,6 +112,20 @@ class Laurel:
 
 
 @part
+class HyperConnections:
+    """Several residual streams (DeepSeek-V4): each branch reads a sum of them, by weights that a
+    projection of all of them makes, and adds to each; they are mixed by a matrix whose rows and
+    columns sum to 1 after so many rounds of dividing by these sums.
+    """
+
+    needed = "by n_streams"
+
+    n_streams: int = size("n_streams", most=MAX_INPUTS)
+    n_rounds: int = size("n_sinkhorn_rounds", most=MAX_LAYERS)
+    eps: float = number("stream_eps", default=1e-6)
+
+
+@part
 class LayerInputs:
     """An embedding of the token for each layer, which a gate lets in behind the layer."""
 
@@ -142,10 +162,11 @@ class Stack:
     n_layers: int = size("n_layers", most=MAX_LAYERS)
     residual_scale: float = number("residual_scale", default=1.0)
     residual_weight: float = number("residual_weight", default=1.0)
-    attention: Attention | LatentAttention | NoAttention = one_of(
+    attention: Attention | LatentAttention | CompressedAttention | NoAttention = one_of(
         choice("attention", default="gqa"),
         Attention,
         LatentAttention,
+        CompressedAttention,
         NoAttention,
     )
     recurrent: Any = one_of(
@@ -176,6 +197,7 @@ class Stack:
     shared: SharedBlock | None = where("n_shared_blocks", SharedBlock, default=None)
     altup: AltUp | None = where("n_altup_inputs", AltUp, default=None)
     laurel: Laurel | None = where("laurel_rank", Laurel, default=None)
+    hyper: HyperConnections | None = where("n_streams", HyperConnections, default=None)
     layer_inputs: LayerInputs | None = where("d_per_layer", LayerInputs, default=None)
     norms: Norms = always(Norms)
     layer_scalar: bool = flag("layer_scalar", default=False)
@@ -215,7 +237,9 @@ class Stack:
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
         return bool(lent and index >= self.n_layers - lent)
 
-    def attention_of(self, windowed: bool) -> Attention | LatentAttention | NoAttention:
+    def attention_of(
+        self, windowed: bool
+    ) -> Attention | LatentAttention | CompressedAttention | NoAttention:
         """Return the attention of a layer that sees a window only, or everything."""
         part = self.attention
         return part.of_layer(windowed) if isinstance(part, Attention) else part
