@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from metacount.diff.compared import Diff
     from metacount.files import Json
     from metacount.flow.result import Flow
-    from metacount.given import Source
     from metacount.measure.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
-    from metacount.spec import ModelSpec, Request, Workload
+    from metacount.spec import Request, Workload
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification
+    from metacount.verify.subject import Subject
 
     Outputs: TypeAlias = dict[str, list[list[int]]]  # shapes of what modules give, by path
 
@@ -307,7 +307,7 @@ def tree(
     from metacount.given import has_config, is_module
     from metacount.measure.node import fold
     from metacount.measure.tree import node_at
-    from metacount.resolve import Model, any_of
+    from metacount.resolve import any_of
     from metacount.textbook.count import run_text
 
     if is_module(model) and (inputs or not has_config(model)):
@@ -315,12 +315,13 @@ def tree(
             raise InputError("active is not known of a module of your own; leave it out")
         made = _of_module(model, inputs, device, runs=flops or outputs)
     else:
-        asked, request = any_of(model), _request("tree", workload, sizes)
-        if isinstance(asked, Model) and asked.source is None:
-            made = _of_reference(asked.spec, request, flops or outputs)
+        from metacount.verify.subject import OURS, subject_of
+
+        subject = subject_of(any_of(model), _request("tree", workload, sizes))
+        if subject.source == OURS:
+            made = _of_reference(subject, flops or outputs)
         else:
-            assert asked.source is not None  # what only transformers knows has one
-            made = _of_transformers(asked.source, request, flops or outputs, active)
+            made = _of_transformers(subject, flops or outputs, active)
     full, made_by, run, given = made
     root = fold(node_at(full, only) if only else full)
     ran_on = run if isinstance(run, str) else run_text(run)
@@ -345,38 +346,30 @@ def _of_module(module: nn.Module, inputs: Sequence[Tensor], device: str, *, runs
     return whole_tree(copy, flops=by_module), "your own module", run, given
 
 
-def _of_reference(spec: ModelSpec, workload: Workload | Request, flops: bool) -> Made:
+def _of_reference(subject: Subject, flops: bool) -> Made:
     from metacount.measure.ours import measure_prefill
     from metacount.measure.tree import whole_tree
-    from metacount.modules.build import build
     from metacount.summary.modules import outputs_of
-    from metacount.textbook.count import fitted
 
-    run = fitted(spec, workload)
-    module = build(spec, dtype=run.dtype)
+    module = subject.module
     with outputs_of(module) as outputs:
-        by_module = measure_prefill(module, run).by_module if flops else None
-    return whole_tree(module, flops=by_module), "reference", run, outputs
+        by_module = measure_prefill(module, subject.run).by_module if flops else None
+    return whole_tree(module, flops=by_module), "reference", subject.run, outputs
 
 
-def _of_transformers(
-    source: Source, workload: Workload | Request, flops: bool, active: bool
-) -> Made:
-    from metacount.huggingface.module.model import build_transformers
-    from metacount.huggingface.module.witness import run_dtype, shortfall
+def _of_transformers(subject: Subject, flops: bool, active: bool) -> Made:
+    from metacount.huggingface.module.witness import shortfall
     from metacount.measure.theirs import Roles, measure_any_forward, role_name, routing
     from metacount.measure.tree import whole_tree
     from metacount.summary.modules import outputs_of
-    from metacount.verify.compare import fitted_outside
 
-    run, _ = fitted_outside(source, workload)
-    module, choice = build_transformers(source, dtype=run_dtype(run))
+    module = subject.module
     roles = Roles(module)
     by_module, outputs = None, {}
     if flops:
         try:
             with outputs_of(module) as outputs:
-                by_module = measure_any_forward(module, run, roles).prefill.by_module
+                by_module = measure_any_forward(module, subject.run, roles).prefill.by_module
         except Exception as error:  # whatever somebody else's forward raises
             raise InputError(f"no FLOPs: {shortfall(error)}; leave flops out") from None
     routed, unknown = routing(module)
@@ -395,4 +388,4 @@ def _of_transformers(
         active=used if active else None,
         role=lambda path: role_name(roles.role.get(id(path[-1]))),
     )
-    return root, f"transformers: {choice}", run, outputs
+    return root, subject.choice, subject.run, outputs

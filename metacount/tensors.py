@@ -82,27 +82,34 @@ FLOATS = frozenset(
 ASKED = frozenset([Tensor.float, Tensor.type, torch.from_numpy])  # by their names
 
 
-class _MadeIn(TorchFunctionMode):
+class FunctionMode(TorchFunctionMode):
+    """Runs each of torch's functions that is called inside."""
+
+    def __torch_function__(
+        self, func: Function, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run the function."""
+        return self.run_function(func, args, kwargs or {})
+
+    def run_function(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function, and return what it gives."""
+        return func(*args, **kwargs)
+
+
+class _MadeIn(FunctionMode):
     """Gives new tensors a type, as torch's default type does."""
 
     def __init__(self, dtype: torch.dtype, default: torch.dtype) -> None:
         super().__init__()
         self.dtype, self.default = dtype, default
 
-    def __torch_function__(
-        self,
-        func: Function,
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def run_function(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function; what it makes of whole numbers and of Python's is of the type."""
-        given = kwargs or {}
         if func in FLOATS:
-            return func(*args, **given if given.get("dtype") else {**given, "dtype": self.dtype})
-        out = func(*args, **given)
+            return func(*args, **kwargs if kwargs.get("dtype") else {**kwargs, "dtype": self.dtype})
+        out = func(*args, **kwargs)
         if isinstance(out, Tensor) and out.dtype is self.default and func not in ASKED:
-            values = [*args, *given.values()]
+            values = [*args, *kwargs.values()]
             values += [
                 each for value in values if isinstance(value, list | tuple) for each in value
             ]

@@ -1,5 +1,5 @@
-"""Whole numbers that write down what is asked of them: how rules are read off the code that has
-them; and such arithmetic as JavaScript of BigInts, exact at every size.
+"""Whole numbers that write down what they are compared with, in the code that has the rules; and
+such arithmetic as JavaScript of BigInts, exact at every size.
 
 JavaScript's own / and % round towards zero; Python's, and so the formulas', towards minus infinity:
 the page's `floorDiv` and `floorMod` do as Python does.
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
     from metacount.algebra.text import Node
 
-Log = list[tuple[str, bool, tuple[int, int]]]
-
-OPEN, CLOSE = "\ue000", "\ue001"  # of Unicode's private use: they stand in nobody's message
+Log = dict[str, bool]  # by comparison, how it came out
 
 
 class NotRecorded(TypeError):
@@ -28,13 +26,10 @@ class NotRecorded(TypeError):
 class Recorded(int):
     """The number `value`, which `text` computes; what it is compared with goes into `log`.
 
-    An entry is the comparison, how it came out, and the two numbers. Written into a text it is its
-    own `text`, between `OPEN` and `CLOSE`.
-
-    >>> log = []
+    >>> log = {}
     >>> h, n = Recorded(32, "h", log), Recorded(6, "n", log)
-    >>> bool(h % n), f"{h} % {n}".count(OPEN), log
-    (True, 2, [('(h % n) != 0', True, (2, 0))])
+    >>> bool(h % n), log
+    (True, {'(h % n) != 0': True})
     """
 
     text: str
@@ -61,14 +56,6 @@ class Recorded(int):
     def __hash__(self) -> int:
         return int.__hash__(self)
 
-    def __str__(self) -> str:
-        return f"{OPEN}{self.text}{CLOSE}"
-
-    __repr__ = __str__
-
-    def __format__(self, _spec: str) -> str:
-        return str(self)
-
 
 def _text(value: int) -> str:
     return value.text if isinstance(value, Recorded) else str(int(value))
@@ -88,8 +75,7 @@ def _asking(name: str, sign: str) -> Callable[[Recorded, object], bool]:
         if not isinstance(other, int):
             return False
         outcome = bool(getattr(int, f"__{name}__")(int(self), int(other)))
-        both = int(self), int(other)
-        self.log.append((f"{self.text} {sign} {_text(other)}", outcome, both))
+        self.log[f"{self.text} {sign} {_text(other)}"] = outcome
         return outcome
 
     return ask

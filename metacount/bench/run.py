@@ -520,20 +520,16 @@ class _Traffic(DispatchMode):
         self.bytes = self.held = self.alive = self.peak = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
-        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         for tensor in given:
             storage = tensor.untyped_storage()
             if storage_key(storage) not in self._known:
                 self._known.add(storage_key(storage))
                 self.held += storage.nbytes()
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         if not returns_its_input(func) and str(func.overloadpacket) not in UNWRITTEN:
             self.bytes += sum(map(touched_bytes, given)) + sum(map(touched_bytes, made))

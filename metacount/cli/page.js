@@ -39,27 +39,22 @@ function numbersOf(model, texts) {
       Object.keys(model.dtypes).join(", ") };
   }
   v[model.bytesName] = bytes;
-  const broken = brokenRule(model.rules, v), other = otherStructure(model, v);
-  // what a size below its least means is said better than that the forms are not for it
-  const problem = other && (!broken || broken.startsWith(model.elsewhere)) ? other : broken;
+  const problem = otherStructure(model, v) || brokenRule(model, v);
   if (problem) return { problem };
   for (const size of model.derived) v[size.name] = size.value(v);
   return { v };
 }
 
-function brokenRule(rules, v) {
-  for (const rule of rules) {
-    if (rule.test(v) === rule.outcome) continue;
-    if (rule.message.length === 0) return brokenRule(rule.otherwise, v);
-    return rule.message.map((part) => (typeof part === "string" ? part : String(part(v)))).join("");
-  }
-  return null;
+function brokenRule(model, v) {
+  const rule = model.rules.find((one) => one.test(v) !== one.answer);
+  return rule === undefined ? null : `these forms are not of a setting where ${rule.says}; ` +
+    `metacount count ${model.id} with --set says more`;
 }
 
 function otherStructure(model, v) {
   const size = model.sizes.find((one) => v[one.name] < one.least);
-  return size === undefined ? null : `${size.name} ${v[size.name]} is another structure, with ` +
-    `other formulas; metacount count ${model.id} --set ${size.name}=${v[size.name]} counts it`;
+  return size === undefined ? null : `${size.name} must be at least ${size.least} for these forms: ` +
+    `got ${v[size.name]}; metacount count ${model.id} --set ${size.name}=${v[size.name]} says more`;
 }
 
 function warningsOf(model, v) {

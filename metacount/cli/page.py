@@ -26,7 +26,6 @@ from metacount.languages import label, translations
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.proven import FROM, own_type
-from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
     from metacount.spec import Request, Workload
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
 
@@ -108,8 +106,14 @@ def _model(sheet: Worksheet, lang: str) -> Json:
             }
             for name, form in sheet.forms.items()
         ],
-        "elsewhere": ELSEWHERE,
-        "rules": _rules(sheet.rules),
+        "rules": [
+            {
+                "test": _test(text),
+                "answer": answer,
+                "says": text if not answer else f"{text} does not hold",
+            }
+            for text, answer in sheet.rules.items()
+        ],
         "longest": None
         if spec.longest is None
         else _formula("n_positions - position_offset")
@@ -149,18 +153,6 @@ def _formula(text: str) -> Code:
 
 def _test(text: str) -> Code:
     return Code(f"(v) => {condition(text, _names(text))}")
-
-
-def _rules(rules: Sequence[Rule]) -> list[Json]:
-    return [
-        {
-            "test": _test(rule.test),
-            "outcome": rule.outcome,
-            "message": [_formula(text) if i % 2 else text for i, text in enumerate(rule.message)],
-            "otherwise": _rules(rule.otherwise),
-        }
-        for rule in rules
-    ]
 
 
 def _proofs(record: Json) -> Json:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from metacount.check.sizes import free_sizes
 from metacount.flow.steps import Named, Shape, Step
 from metacount.spec import ModelSpec, Workload, legend
+from metacount.spec.stack import OF_LAYERS, OF_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,30 +245,11 @@ def _filled(step: Step) -> Step:
 RUNS = 2  # beside the one that is shown
 
 # Which blocks are of which kind: what is run must stay the same.
-STRUCTURE = frozenset(
-    [
-        "n_layers",
-        "n_encoder_layers",
-        "n_dense_layers",
-        "moe_every",
-        "moe_offset",
-        "nope_every",
-        "position_offset",
-        "max_distance",
-        # how many blocks there are, and are chosen, is told as it is
-        "index_block_len",
-        "index_top_blocks",
-        "index_local_blocks",
-        "n_kv_shared_layers",
-        "n_altup_inputs",
-        "altup_active",
-        "n_streams",
-        "n_sinkhorn_rounds",
-        "n_hash_layers",
-        "sparse_ratio",
-        "heavy_ratio",
-    ]
-)
+STRUCTURE = frozenset((
+    *OF_LAYERS, *OF_LISTS, "position_offset", "max_distance",
+    # how many blocks there are, and are chosen, is told as it is
+    "index_block_len", "index_top_blocks", "index_local_blocks", "sparse_ratio", "heavy_ratio",
+))  # fmt: skip
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
 SMALL = {
     "top_k": (5, 7),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import nn
 
@@ -14,13 +14,14 @@ from metacount.flow.result import Flow, Letter
 from metacount.flow.steps import Recording, Step, steps_of
 from metacount.measure.ours import ReferenceForwards
 from metacount.measure.theirs import Runner, as_it_runs
-from metacount.resolve import Model, Source, TransformersOnly, any_of
+from metacount.resolve import any_of
 from metacount.spec import Request, Workload, legend
-from metacount.textbook.count import fitted, said_of_too_many
+from metacount.verify.subject import OURS, subject_of
 
 if TYPE_CHECKING:
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
+    from metacount.verify.subject import Subject
 
 
 def reference_steps(
@@ -68,93 +69,61 @@ def flow(
     reference: bool = False,
 ) -> Flow:
     """Return the forward of a model in execution order: see `metacount.flow`."""
-    model_of = any_of(model)
     request = workload or Request()
-    if isinstance(model_of, Model) and (reference or model_of.source is None):
-        return flow_of_spec(model_of, request, decode=decode)
-    if reference:
-        assert isinstance(model_of, TransformersOnly)  # a model with a spec has one
-        raise InputError(f"{model_of.name} has no reference module: {model_of.problem}")
-    return flow_of_config(model_of, request, decode=decode)
+    subject = subject_of(any_of(model), request, reference=reference, dtype="bf16")
+    return flow_of(subject, decode=decode)
 
 
-def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
-    """Return the forward of our reference module, with equations and every letter of the spec."""
+def flow_of(subject: Subject, *, decode: bool) -> Flow:
+    """Return the forward of a module (on meta): of ours with equations and every letter of the
+    spec, of transformers' with the letters of the run.
+    """
+    steps_of_module = _our_steps if subject.source == OURS else _their_steps
+    steps, letters, notes = steps_of_module(subject, decode)
+    made = Flow(
+        steps=steps,
+        letters=_legend(letters),
+        model=subject.id,
+        name=subject.name,
+        source=subject.source,
+        workload=subject.run.to_dict(),
+        decode=decode,
+        notes=(*subject.notes, *notes),
+    )
+    every = sum({id(p): p.numel() for p in subject.module.parameters()}.values())
+    return Flow(**{**vars(made), "unused": every - made.params})
+
+
+# The steps, the numbers of the letters, and notes.
+Told: TypeAlias = tuple[tuple[Step, ...], dict[str, int], tuple[str, ...]]
+
+
+def _our_steps(subject: Subject, decode: bool) -> Told:
     from metacount.modules.build import build
 
-    return flow_of_reference(build(model.spec), (model.id, model.name), request, decode=decode)
-
-
-def flow_of_reference(
-    module: RunModel, names: tuple[str, str], request: Workload | Request, *, decode: bool
-) -> Flow:
-    """Return the forward of a reference module (on meta) that is there already."""
-    from metacount.modules.build import build
-
-    spec = module.spec
-    run = fitted(spec, request)
+    spec, run = subject.module.spec, subject.run
     if decode and spec.kind == "encoder":
-        raise InputError(f"{names[1]} is an encoder, which writes no tokens: leave --decode out")
+        raise InputError(
+            f"{subject.name} is an encoder, which writes no tokens: leave --decode out"
+        )
     letters = letters_of_run(spec, run, decode=decode)
-    steps = reference_steps(module, run, decode=decode)
+    steps = reference_steps(subject.module, run, decode=decode)
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
-    steps_named = named(steps, others, Letters([letters, *(o.letters for o in runs)]))
-    made = Flow(
-        steps=steps_named,
-        letters=_legend(letters),
-        model=names[0],
-        name=names[1],
-        source="reference",
-        workload=run.to_dict(),
-        decode=decode,
-        notes=said_of_too_many(spec, run),
-    )
-    return _with_unused(made, module)
+    return named(steps, others, Letters([letters, *(o.letters for o in runs)])), letters, ()
 
 
-def flow_of_config(
-    model: Model | TransformersOnly, request: Workload | Request, *, decode: bool
-) -> Flow:
-    """Return the forward of transformers' own module, with the letters of the run."""
-    from metacount.huggingface.module.model import build_transformers
-    from metacount.huggingface.module.witness import run_dtype
-    from metacount.verify.compare import fitted_outside
-
-    assert model.source is not None
-    run, why = fitted_outside(model.source, request)
-    module, choice = build_transformers(model.source, dtype=run_dtype(run))
-    notes = (f"transformers: {choice}", *([why] if why else []))
-    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode)
-
-
-def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
-    """Return the forward of a module of transformers' (on meta) that somebody has in hand."""
-    from metacount.verify.compare import fitted_outside
-
-    config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
-    run, why = fitted_outside(Source(config=config), request)
-    notes = (why,) if why else ()
-    return _of_theirs(module, (name, name), run, notes, decode=decode)
-
-
-def _of_theirs(
-    module: nn.Module,
-    names: tuple[str, str],
-    run: Workload,
-    notes: tuple[str, ...],
-    *,
-    decode: bool,
-) -> Flow:
+def _their_steps(subject: Subject, decode: bool) -> Told:
     from metacount.huggingface.module.witness import shortfall
 
+    module, run, name = subject.module, subject.run, subject.name
     try:
         steps, assumed, idle = foreign_steps(module, run, decode=decode)
     except NoDecode as error:
-        raise InputError(f"{names[1]} cannot decode: {error}; leave --decode out") from None
+        raise InputError(f"{name} cannot decode: {error}; leave --decode out") from None
     except Exception as error:
         # whatever somebody else's forward raises
-        raise InputError(f"{names[1]}: its forward was not run: {shortfall(error)}") from None
+        raise InputError(f"{name}: its forward was not run: {shortfall(error)}") from None
     letters = _run_letters(run, module, decode)
     lengths = [_lengths(run, n) for n in range(len(BATCHES))]
     try:
@@ -164,19 +133,8 @@ def _of_theirs(
     else:
         runs = [letters, *(_run_letters(workload, module, decode) for workload in lengths)]
         steps = named(steps, others, Letters(runs))
-    if idle:
-        notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
-    made = Flow(
-        steps=steps,
-        letters=_legend(letters),
-        model=names[0],
-        name=names[1],
-        source="transformers",
-        workload=run.to_dict(),
-        decode=decode,
-        notes=(*notes, *assumed),
-    )
-    return _with_unused(made, module)
+    of_idle = f"{idle:,} FLOPs are experts run on tokens that did not choose them"
+    return steps, letters, (*([of_idle] if idle else []), *assumed)
 
 
 def _lengths(run: Workload, n: int) -> Workload:
@@ -189,12 +147,6 @@ def _run_letters(run: Workload, module: nn.Module, decode: bool) -> dict[str, in
     if getattr(module.config, "is_encoder_decoder", False):
         letters["S_e"] = run.encoder_len
     return letters
-
-
-def _with_unused(made: Flow, module: nn.Module) -> Flow:
-    """Add to the flow how many parameters of the module it does not use."""
-    every = sum({id(p): p.numel() for p in module.parameters()}.values())
-    return Flow(**{**vars(made), "unused": every - made.params})
 
 
 def _legend(values: dict[str, int]) -> tuple[Letter, ...]:

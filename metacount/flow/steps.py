@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from metacount.measure import torch_private
 from metacount.measure.counter import IDLE, QUESTIONS, Book, Charge, Cost, FlopCounter
 from metacount.measure.node import period_at
 from metacount.measure.torch_private import operator_name
+from metacount.tensors import FunctionMode
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
@@ -44,7 +45,10 @@ class Statement(NamedTuple):
 
 
 NOWHERE = Statement("", "", 0)
-LIBRARIES = tuple(os.path.dirname(found) + os.sep for found in (torch.__file__, __file__))
+LIBRARIES = (  # of torch, and of what watches it
+    *(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__)),
+    torch_private.__file__,
+)
 
 
 def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[Statement, ...]:
@@ -161,16 +165,12 @@ class Recording(FlopCounter):
         self._spent = self._number = 0
         self._function: Callable[..., object] | None = None
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run and price the operator, then write it down."""
         self._spent = 0
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+        out = super().run_operator(func, args, kwargs)
         if func.namespace == "prim" or operator_name(func) in QUESTIONS:
             return out
         call, frame = self._calls[-1], inspect.currentframe()
@@ -237,22 +237,18 @@ class Recording(FlopCounter):
         self._calls[-1].like = self._names[id(like)]
 
 
-class WholeAttention(TorchFunctionMode):
+class WholeAttention(FunctionMode):
     """Makes one operator of `scaled_dot_product_attention`, which torch writes out on meta."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self._recording = recording
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run a function of torch's."""
-        ran: Callable[[], object] = partial(func, *args, **(kwargs or {}))
+        ran: Callable[[], object] = partial(func, *args, **kwargs)
         if func is not F.scaled_dot_product_attention:
             return ran()
         return self._recording.as_one(func.__name__, ran, tensors_in((args, kwargs)))

@@ -319,30 +319,26 @@ class FlopCounter(DispatchMode):
         self._thread = 0
         self._strayed: OtherThread | None = None
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run the operator (or answer its question), then charge for it."""
         if func.namespace in SILENT or operator_name(func) in QUESTIONS:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         answered = self.answer(func, args)
         if answered is not NotImplemented:
             return answered
         grouped = args[:2] if func.overloadpacket is GROUPED else ()
         if any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in grouped):
-            out = grouped_result(*args, **(kwargs or {}))
+            out = grouped_result(*args, **kwargs)
             if refused := grouped_refusal(*grouped):
                 self.said.add(
                     f"torch's grouped product refuses {refused}: experts are counted as if it "
                     "took them"
                 )
         else:
-            made = empty_result(func, args, kwargs or {})
-            out = func(*args, **(kwargs or {})) if made is None else made
+            made = empty_result(func, args, kwargs)
+            out = func(*args, **kwargs) if made is None else made
         self.note(func, out)
         flops = flops_of(func, args, out)
         if flops:

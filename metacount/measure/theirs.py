@@ -14,7 +14,6 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from metacount.measure.alike import Folding, layers_in_lists
 from metacount.measure.counter import (
@@ -31,7 +30,7 @@ from metacount.measure.counter import (
 )
 from metacount.measure.torch_private import parameters_of, unwatched
 from metacount.spec import Workload
-from metacount.tensors import tensor_bytes
+from metacount.tensors import FunctionMode, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -393,24 +392,20 @@ class Ordinary:
         return [each + (i < rest) for i in range(experts)]
 
 
-class ListQuestions(TorchFunctionMode):
+class ListQuestions(FunctionMode):
     """Questions that never reach the dispatcher: `tolist` of a tensor without data."""
 
     def __init__(self, ordinary: Ordinary) -> None:
         super().__init__()
         self._ordinary = ordinary
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Answer `tolist` of a tensor on meta, or let torch answer."""
         if func is Tensor.tolist and args[0].is_meta:
             return self._ordinary.sizes(args[0])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 @contextmanager

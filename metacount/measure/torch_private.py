@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._compile import _disable_dynamo
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
-from metacount.tensors import ONE_AT_A_TIME, process_made_in, replaced_here
+from metacount.tensors import ONE_AT_A_TIME, FunctionMode, process_made_in, replaced_here
 
 if TYPE_CHECKING:
     import sympy
@@ -48,7 +48,7 @@ SLOT = "__dynamo_disable"
 
 
 class DispatchMode(TorchDispatchMode):
-    """Sees each operator that runs inside; nothing is compiled there."""
+    """Runs each operator that is asked for inside; nothing is compiled there."""
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
@@ -58,6 +58,24 @@ class DispatchMode(TorchDispatchMode):
         # torch would import its compiler, a second, to keep it away from this mode: torch's own
         # hook for modes that need none of that
         return False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> object:
+        """Run the operator, unless the tensors' own class is to run others in its place."""
+        return (
+            NotImplemented if self.leaves_to(types) else self.run_operator(func, args, kwargs or {})
+        )
+
+    def leaves_to(self, types: Iterable[type]) -> bool:
+        """Tell whether operators of such tensors are left to the tensors' own class."""
+        return False
+
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        """Run an operator, and return what it gives."""
+        return func(*args, **kwargs)
 
 
 def _guarded(module: ModuleType | type) -> Iterator[FunctionType]:
@@ -226,25 +244,21 @@ def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
     return environment, mode
 
 
-class _InPython(TorchFunctionMode):
+class _InPython(FunctionMode):
     """Runs functions by torch's decompositions in Python, which keep sizes that are symbols.
 
     But not the loss, of which these make one operator that has no price.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run a function with these decompositions in force, or the loss without."""
         from torch._dispatch.python import enable_python_dispatcher
 
         loss = func is nn.functional.cross_entropy
         with nullcontext() if loss else enable_python_dispatcher():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
 
 @cache

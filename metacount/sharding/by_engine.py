@@ -370,7 +370,9 @@ def result(out: Output) -> Tensor:
 class EvenChoice(OnParts):
     """Answers how many rows each expert gets, where no tensor has values: equally many."""
 
-    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Run the operator, or answer it."""
         asked = args[0] if operator_name(func) == "aten::bincount" else None
         if isinstance(asked, torch.Tensor) and is_fake(asked):
@@ -533,7 +535,9 @@ class Followed(OnParts, Watch):
         self.note("activation_bytes", [tensor])
         return tensor.detach()  # a node's own result would hold the node that holds it
 
-    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Run the operator, and note what it made, and what FSDP2 gathers and scatters."""
         name = operator_name(func)
         if name == "_c10d_functional::wait_tensor":

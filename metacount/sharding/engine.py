@@ -32,7 +32,6 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.overrides import TorchFunctionMode
 
 from metacount.errors import InputError, nearest, shown
 from metacount.measure.torch_private import (
@@ -51,7 +50,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.sharding.mesh import Mesh, Place, spread_axis
-from metacount.tensors import tensor_bytes
+from metacount.tensors import FunctionMode, tensor_bytes
 from metacount.training.model import by_flash
 from metacount.training.optimizers import ADAM8BIT, kept_states, made, uncompiled
 from metacount.training.setup import Setup
@@ -531,20 +530,20 @@ ATTENTION = F.scaled_dot_product_attention  # torch puts its own in its place
 NOT_TAKEN = "inputs need to be redistributed"  # torch's own words
 
 
-class RingAttention(TorchFunctionMode):
+class RingAttention(FunctionMode):
     """Inside, attention runs by flash attention's kernel of CUDA, which torch's ring takes."""
 
-    def __torch_function__(
-        self, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run the kernel, or let torch.
 
         Raises `InputError` for heads that torch's ring does not take: with 2.11 DeepSeek-V2's.
         """
         if func is not ATTENTION:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         try:
-            return by_flash(*args, **(kwargs or {}))
+            return by_flash(*args, **kwargs)
         except AssertionError as error:
             if str(error) != NOT_TAKEN:
                 raise
@@ -591,15 +590,9 @@ Seen = tuple[str, str, int]
 class OnParts(DispatchMode):
     """Runs each operator; of a DTensor's, those on this rank's part."""
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def leaves_to(self, types: Iterable[type]) -> bool:
         """Let DTensor run what it is asked for: what it does with a part comes here again."""
-        return NotImplemented if DTensor in types else self.ran(func, args, kwargs or {})
-
-    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """Run an operator, and return what it gives."""
-        return func(*args, **kwargs)
+        return DTensor in types
 
 
 class Traffic(OnParts):
@@ -610,7 +603,9 @@ class Traffic(OnParts):
         self._groups = groups
         self.seen = Counter[Seen]()
 
-    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Run the operator, then write it down if it communicates."""
         out = func(*args, **kwargs)
         if func.namespace in NAMESPACES:

@@ -46,6 +46,13 @@ if TYPE_CHECKING:
 
 
 MAX_INPUTS = 256  # of the residual stream, each as large as the stream
+# Fields that say how many blocks there are, or which are of a kind, not how large one is; and those
+# of modules in a list, and of a place in it.
+OF_LAYERS = (
+    *("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every"),
+    *("n_kv_shared_layers", "n_hash_layers"),
+)
+OF_LISTS = ("n_altup_inputs", "altup_active", "n_streams", "n_sinkhorn_rounds")
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
 BESIDE = "B"  # a layer of both, whose experts' output is added one layer later

@@ -15,11 +15,11 @@ from metacount.flow.steps import summed
 from metacount.measure.isolated import isolated
 from metacount.measure.ours import measure_params
 from metacount.measure.tree import Node, module_tree
-from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
 from metacount.summary.modules import Sizes, copied, made_inputs, named, recorded
 from metacount.textbook.count import count
+from metacount.verify.subject import OURS, THEIRS, maker_of, subject_in_hand
 
 if TYPE_CHECKING:
     import torch
@@ -70,20 +70,34 @@ class Summary(ABC):
 class ModuleSummary(Summary):
     """Of an `nn.Module` that somebody made: all is measured, on a copy without values."""
 
-    runs_tokens = False  # whether it can be run over a workload
-
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._copy = copied(module)
         self.name, self.source = named(module), "numel() of a copy on the meta device"
         self.params = sum(p.numel() for p in self._copy.parameters())
         self.buffers = sum(b.numel() for b in self._copy.buffers())
-        self._classify()
+        self._made_by = maker_of(self._copy)
+        if self._made_by == OURS:
+            ours = measure_params(self._copy)
+            self.by_role, self.active_params = ours.by_role, ours.active_params
+        elif self._made_by == THEIRS:
+            self._classify()
+        else:
+            text = "which parameters have which role is known of transformers' modules and ours"
+            self.notes = (f"roles and active parameters unknown: {text} alone",)
 
     def _classify(self) -> None:
-        """Find roles and active parameters, where they are known."""
-        text = "which parameters have which role is known of transformers' modules and ours alone"
-        self.notes = (f"roles and active parameters unknown: {text}",)
+        """Find roles and active parameters by transformers' classes, which say what is what."""
+        from metacount.measure.theirs import measure_any_params
+
+        measured = measure_any_params(self._copy)
+        self.by_role, self.active_params = measured.by_role, measured.active_params
+        if measured.unknown_routing:
+            text = f"no number of experts per token is known for {measured.unknown_routing[0]}"
+            self.notes = (f"active parameters unknown: {text}",)
+        if measured.text_params != measured.params and measured.text_active_params is not None:
+            text = f"of the text model, which alone runs, {measured.text_active_params:,}"
+            self.notes += (f"active parameters are of all towers; {text}",)
 
     @cached_property
     def tree(self) -> Node:
@@ -109,10 +123,12 @@ class ModuleSummary(Summary):
         """
         if inputs and (input_size is not None or dtype is not None):
             raise InputError("inputs have sizes and types: leave input_size and dtype out")
-        if self.runs_tokens and not (inputs or keywords or input_size is not None):
+        if self._made_by and not (inputs or keywords or input_size is not None):
             if device != "meta":
                 raise InputError("device is for a module that is given inputs: leave it out")
-            return self._over_tokens(workload or Request(), decode=decode)
+            fresh = copied(self._module)
+            subject = subject_in_hand(fresh, self.name, workload or Request())
+            return flows.flow_of(subject, decode=decode)
         if workload is not None or decode:
             raise InputError("workload and decode are for models of tokens: give inputs alone")
         if not inputs and (input_size is not None or not keywords):
@@ -130,56 +146,6 @@ class ModuleSummary(Summary):
             notes=notes,
             device=device,
         )
-
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
-        """Run the forward over a workload; a module that runs no tokens has none."""
-        raise InputError(f"{self.name} runs no tokens: give inputs, or input_size and dtype")
-
-
-class OfTransformers(ModuleSummary):
-    """Of an instance of transformers', whose classes say what is what."""
-
-    runs_tokens = True
-
-    def _classify(self) -> None:
-        from metacount.measure.theirs import measure_any_params
-
-        measured = measure_any_params(self._copy)
-        self.by_role, self.active_params = measured.by_role, measured.active_params
-        if measured.unknown_routing:
-            text = f"no number of experts per token is known for {measured.unknown_routing[0]}"
-            self.notes = (f"active parameters unknown: {text}",)
-        if measured.text_params != measured.params and measured.text_active_params is not None:
-            text = f"of the text model, which alone runs, {measured.text_active_params:,}"
-            self.notes += (f"active parameters are of all towers; {text}",)
-
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
-        fresh = copied(self._module)
-        return flows.flow_of_module(fresh, self.name, workload, decode=decode)
-
-
-class OfReference(ModuleSummary):
-    """Of a whole model of ours."""
-
-    runs_tokens = True
-
-    def _classify(self) -> None:
-        measured = measure_params(self._copy)
-        self.by_role, self.active_params = measured.by_role, measured.active_params
-
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
-        fresh = copied(self._module)
-        assert isinstance(fresh, ReferenceModel)
-        return flows.flow_of_reference(fresh, (self.name, self.name), workload, decode=decode)
-
-
-def _of_module(module: nn.Module) -> ModuleSummary:
-    made_by = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    if isinstance(module, ReferenceModel):
-        return OfReference(module)
-    if "transformers" in made_by and hasattr(module, "config"):
-        return OfTransformers(module)
-    return ModuleSummary(module)
 
 
 class ModelSummary(Summary):
@@ -220,13 +186,13 @@ class ModelSummary(Summary):
 def summary(given: Given | nn.Module) -> Summary:
     """Measure what a model, a config or any module consists of, without touching it."""
     if isinstance(given, nn.Module):
-        return _of_module(given)
+        return ModuleSummary(given)
     model = any_of(given)
     if isinstance(model, TransformersOnly):
         from metacount.huggingface.module.model import build_transformers
 
         module, choice = build_transformers(model.source)
-        made = _of_module(module)
+        made = ModuleSummary(module)
         made.name, made.source = (
             model.name,
             "numel() of transformers' own module on the meta device",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from metacount.errors import InputError, SpecError
 from metacount.measure.isolated import isolated
 from metacount.measure.torch_private import tree_map
-from metacount.modules.model import Model as ReferenceModel
-from metacount.resolve import Model, Source, TransformersOnly, any_of
+from metacount.resolve import Model, any_of
 from metacount.spec import DTYPE_BYTES, Request, Workload
+from metacount.spec.field import altered
 from metacount.spec.model import left_out
 from metacount.summary.modules import (
     Sizes,
@@ -26,7 +26,6 @@ from metacount.summary.modules import (
     reason,
     said_of_device,
 )
-from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import formula_figures
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
@@ -40,11 +39,13 @@ from metacount.training.step import (
     Program,
     measure_step,
 )
+from metacount.verify.subject import OURS, THEIRS, maker_of, subject_in_hand, subject_of
 
 if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import ModelSpec
+    from metacount.verify.subject import Subject
 
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
@@ -92,87 +93,55 @@ def train(
                 "inputs, sizes, a loss and a device are for a module: a model runs tokens on meta"
             )
             raise InputError(notes)
-        return _of_model(any_of(model), workload or Request(), setup or Setup(), reference)
+        known = any_of(model)
+        subject = subject_of(known, workload or Request(), reference=reference)
+        if subject.source == THEIRS and isinstance(known, Model):
+            subject = altered(subject, notes=subject.notes + left_out(known.spec))
+        return _trained(subject, setup or Setup(), subject.run.dtype)
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
     if input_size is not None:
         inputs = made_inputs(model, input_size, None)
-    return _of_module(model, inputs, workload, setup or Setup(), loss, device)
-
-
-def _of_model(
-    model: Model | TransformersOnly, request: Workload | Request, setup: Setup, reference: bool
-) -> Training:
-    """Measure a step of our reference module, of a config of transformers' own."""
-    if isinstance(model, Model) and (reference or model.source is None):
-        return _of_spec(model, request, setup)
-    if reference:
-        assert isinstance(model, TransformersOnly)
-        raise InputError(f"{model.name} has no reference module: {model.problem}")
-    return _of_config(model, request, setup)
-
-
-def _of_module(
-    module: nn.Module,
-    inputs: Sequence[object],
-    workload: Workload | Request | None,
-    chosen: Setup,
-    loss: Callable[..., Tensor] | None,
-    device: str,
-) -> Training:
-    """Run a training step of a copy of `module`:
-    over `inputs`, or over tokens where it takes these.
-
-    `loss` is of what the module gives; without one it is the sum of that, which itself keeps
-    nothing.
-    """
-    model = copied(module, device)
-    if not inputs and device != "meta":
+    module = copied(model, device)
+    if inputs:
+        return _of_any(module, named(model), inputs, setup or Setup(), loss, device)
+    if device != "meta":
         raise InputError("device is for a module that is given inputs: leave it out")
-    names = (named(module), named(module))
-    made_by = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    if not inputs and isinstance(model, ReferenceModel):
-        given = workload or Request(dtype=_dtype(model))
-        check_dtypes(chosen, _dtype(model))
-        return train_reference(model, names, given, chosen)
-    if not inputs and "transformers" in made_by and hasattr(model, "config"):
-        return _of_transformers(model, names, workload, chosen)
-    if not inputs:
-        raise InputError(f"{names[0]} runs no tokens: give inputs, or input_size and dtype")
-    return _of_any(model, names, inputs, chosen, loss, device)
+    if not maker_of(module):
+        raise InputError(f"{named(model)} runs no tokens: give inputs, or input_size and dtype")
+    dtype = _dtype(module)
+    subject = subject_in_hand(module, named(model), workload or Request(dtype=dtype))
+    return _trained(subject, setup or Setup(), dtype)
 
 
-def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Training:
-    from metacount.modules.build import build
+def _trained(subject: Subject, setup: Setup, dtype: str) -> Training:
+    """Measure a step of a module of tokens, whose parameters are of `dtype`."""
+    check_dtypes(setup, dtype)
+    step = reference_training if subject.source == OURS else _transformers_training
+    return step(subject, setup)
 
-    run = fitted(model.spec, request)
-    check_dtypes(setup, run.dtype)
-    return train_reference(build(model.spec, dtype=run.dtype), (model.id, model.name), run, setup)
 
-
-def train_reference(
-    module: ReferenceModel, names: tuple[str, str], request: Workload | Request, setup: Setup
-) -> Training:
-    """Measure a training step of a built reference module (on meta), beside its formulas."""
+def reference_training(subject: Subject, setup: Setup) -> Training:
+    """Measure a training step of a reference module, beside its formulas."""
     from metacount.training.programs import reference_program
 
-    run = fitted(module.spec, request)
-    program = reference_program(module, run, setup)
-    notes = said_of_too_many(module.spec, run) + left_out(module.spec)
-    if module.spec.is_moe:
-        none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
+    run, spec = subject.run, subject.module.spec
+    program = reference_program(subject.module, run, setup)
+    notes = subject.notes + left_out(spec)
+    if spec.is_moe:
+        none = " that compute, none over zero experts" if spec.n_zero_experts else ""
         notes += (f"tokens are spread evenly over experts{none}",)
-    formula, uncovered = formula_figures(module.spec, run, setup)
+    formula, uncovered = formula_figures(spec, run, setup)
     plain = setup.checkpointing == "none" and setup.lora_rank is None and not setup.freeze
     compared = plain and formula["activation_bytes"] is not None
     training = measured_training(
-        names,
+        (subject.id, subject.name),
         "reference",
         program,
         run.to_dict(),
         setup,
         notes,
-        partial(_differing, module.spec, run, setup) if compared else None,
+        partial(_differing, spec, run, setup) if compared else None,
     )
     return Training(**{**vars(training), "formula": formula, "uncovered": uncovered})
 
@@ -192,39 +161,19 @@ def _differing(spec: ModelSpec, run: Workload, setup: Setup, measured: Measured)
     return tuple(differing_step(spec, run_of_pass, measured))
 
 
-def _of_config(
-    model: Model | TransformersOnly, request: Workload | Request, setup: Setup
-) -> Training:
-    from metacount.huggingface.module.model import build_transformers
-    from metacount.huggingface.module.witness import run_dtype
-    from metacount.verify.compare import fitted_outside
-
-    assert model.source is not None
-    run, why = fitted_outside(model.source, request)
-    check_dtypes(setup, run.dtype)
-    module, choice = build_transformers(model.source, dtype=run_dtype(run))
-    notes = (f"transformers: {choice}", *([why] if why else []))
-    notes += left_out(model.spec) if isinstance(model, Model) else ()
-    return train_transformers(module, (model.id, model.name), run, setup, notes)
-
-
-def train_transformers(
-    module: nn.Module,
-    names: tuple[str, str],
-    run: Workload,
-    setup: Setup,
-    notes: tuple[str, ...] = (),
-) -> Training:
-    """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
+def _transformers_training(subject: Subject, setup: Setup) -> Training:
+    """Measure a training step of a transformers module, in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.theirs import ClassBook, as_it_runs
     from metacount.training.programs import foreign_program
 
-    module.eval()
+    module, run, names = subject.module.eval(), subject.run, (subject.id, subject.name)
 
     def measure() -> Training:
         program = foreign_program(module, run, setup)
-        training = measured_training(names, "transformers", program, run.to_dict(), setup, notes)
+        training = measured_training(
+            names, "transformers", program, run.to_dict(), setup, subject.notes
+        )
         assert isinstance(program.book, ClassBook)
         assumed = tuple(sorted(program.book.ordinary.assumed))
         return Training(**{**vars(training), "notes": training.notes + assumed})
@@ -373,26 +322,17 @@ def _dtype(module: nn.Module) -> str:
     return dtype_name
 
 
-def _of_transformers(
-    module: Any, names: tuple[str, str], workload: Workload | Request | None, setup: Setup
-) -> Training:
-    from metacount.verify.compare import fitted_outside
-
-    config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
-    given = workload or Request(dtype=_dtype(module))
-    fitting, why = fitted_outside(Source(config=config), given)
-    check_dtypes(setup, _dtype(module))
-    return train_transformers(module, names, fitting, setup, (why,) if why else ())
-
-
 def _of_any(
     module: nn.Module,
-    names: tuple[str, str],
+    name: str,
     inputs: Sequence[object],
     setup: Setup,
     loss: Callable[..., Tensor] | None,
     device: str,
 ) -> Training:
+    """Measure a step of a module over `inputs`; without a loss it is the sum of what the module
+    gives, which itself keeps nothing.
+    """
     given = tree_map(lambda value: input_values(module, value, device), tuple(inputs))
     tensors = tuple(v for v in given if isinstance(v, Tensor))
 
@@ -412,10 +352,10 @@ def _of_any(
         notes += ("in training mode, as it was given: dropout runs",)
     notes += said_of_device(device)
     try:
-        return measured_training(names, "given", program, {}, setup, notes)
+        return measured_training((name, name), "given", program, {}, setup, notes)
     except (InputError, SpecError):
         raise
     except Exception as error:
         # whatever somebody else's forward raises
-        text = f"{names[0]}: its training step was not run: {reason(error, given, {})}"
+        text = f"{name}: its training step was not run: {reason(error, given, {})}"
         raise InputError(text) from None

@@ -1,32 +1,29 @@
 """A model's closed forms with all that is needed to evaluate them at other sizes.
 
-Which sizes may be chosen and between which limits, the rules that settings must keep, and the cases
-of the record of proofs: what a page in a browser computes with.
+Which sizes may be chosen and between which limits, the comparisons that must come out as they do
+here, and the cases of the record of proofs: what a page in a browser computes with.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.algebra.recorded import Recorded
+from metacount.algebra.recorded import Recorded, names_in
 from metacount.frozen import frozen
 from metacount.spec import FIELDS, ModelSpec, Workload, legend
 from metacount.spec.field import MAX_TOKENS
 from metacount.textbook.closed_form import BYTES, LAYERS, closed_form, layers_of
 from metacount.textbook.count import QUANTITIES, fitted, run_sizes
 from metacount.textbook.proven import by_side, own_type, read_structure, structure
-from metacount.textbook.read_rules import Limits, asked_by, read_rules
 from metacount.textbook.rows import sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from metacount.algebra.recorded import Log
     from metacount.files import Json
     from metacount.resolve import Model
     from metacount.spec import Request
     from metacount.spec.legend import Term
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.read_rules import Rule
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
 # What proofs and forms call the sizes of a run, whose decode attends to all that was run.
@@ -57,7 +54,9 @@ class Worksheet:
     """One model: sizes, forms by quantity (None where there is none), rules, recorded proofs.
 
     `derived` are sizes that follow from others, as formulas; `fixed` all other numbers of the
-    model, and `config` its config, of which conditions of proofs may speak.
+    model, and `config` its config, of which conditions of proofs may speak. `rules` are what the
+    spec, the run and the formulas compare, each with its answer: where one is another, the setting
+    is no model, or one with other forms.
     """
 
     model: Model
@@ -67,7 +66,7 @@ class Worksheet:
     derived: dict[str, tuple[Term, str]]
     fixed: dict[str, int]
     config: Json
-    rules: tuple[Rule, ...]
+    rules: dict[str, bool]
     proofs: Json | None
 
 
@@ -88,7 +87,7 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
         derived=_derived(spec),
         fixed={name: value for name, value in int_sizes.items() if name not in numbers},
         config=config or {},
-        rules=_rules(spec, run, sizes),
+        rules=_rules(spec, run, numbers),
         proofs=record and {**record, "sides": by_side(record, own_type(model))},
     )
 
@@ -108,31 +107,20 @@ def _size(name: str, number: int) -> Size:
     return Size(term=legend.by_name(name), number=number, least=least, most=most)
 
 
-def _rules(spec: ModelSpec, run: Workload, sizes: tuple[Size, ...]) -> tuple[Rule, ...]:
-    """List what a setting must keep:
-    the rules of specs and runs, then what the formulas ask of it.
-    """
-
-    def make(given: Mapping[str, int]) -> tuple[ModelSpec, Workload]:
-        lengths = {name: value for name, value in given.items() if name in RUN}
-        others = {name: value for name, value in given.items() if name not in RUN}
-        made = ModelSpec.from_dict({**spec.to_dict(), **others})
-        return made, Workload(**{**run.to_dict(), **lengths})
-
-    def ask(given: Mapping[str, int]) -> None:
-        in_letters = spec.substituted(**{n: v for n, v in given.items() if n not in RUN})
-        lengths = run_sizes(spec, run)
-        lengths |= {name: given[name] for name in RUN if name in given}
-        lengths["kv_len"] = lengths["seq_len"]
-        for quantity, count in QUANTITIES.items():
-            if _has(spec, quantity):
-                count(in_letters, lengths)
-
-    numbers = {size.term.name: size.number for size in sizes}
-    limits = {size.term.name: Limits(least=size.least, most=size.most) for size in sizes}
-    rules = read_rules(make, numbers, limits)
-    known = {rule.test for rule in rules}
-    return (*rules, *(rule for rule in asked_by(ask, numbers) if rule.test not in known))
+def _rules(spec: ModelSpec, run: Workload, numbers: dict[str, int]) -> dict[str, bool]:
+    """Record what is compared where the spec, the run and the forms are made of `numbers`."""
+    asked: Log = {}
+    given = {name: Recorded(size, name, asked) for name, size in numbers.items()}
+    lengths = {name: given[name] for name in RUN if name in given}
+    sizes = {name: size for name, size in given.items() if name not in RUN}
+    ModelSpec.from_dict({**spec.to_dict(), **sizes})
+    Workload(**{**run.to_dict(), **lengths})
+    in_letters = spec.substituted(**sizes)
+    of_run = {**run_sizes(spec, run), **lengths, "kv_len": given["seq_len"]}
+    for quantity, count in QUANTITIES.items():
+        if _has(spec, quantity):
+            count(in_letters, of_run)
+    return {text: answer for text, answer in asked.items() if names_in(text)}
 
 
 def _has(spec: ModelSpec, quantity: str) -> bool:
@@ -145,10 +133,10 @@ def _form(spec: ModelSpec, run: Workload, quantity: str) -> ClosedForm | None:
 
 def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
     """Write the numbers of blocks of a kind, for which closed forms have letters, as formulas."""
-    n_layers = Recorded(spec.n_layers, "n_layers", [])
+    n_layers = Recorded(spec.n_layers, "n_layers", {})
     symbols = {"n_layers": n_layers}
     if spec.n_kv_shared_layers:
-        symbols["n_kv_shared_layers"] = Recorded(spec.n_kv_shared_layers, "n_kv_shared_layers", [])
+        symbols["n_kv_shared_layers"] = Recorded(spec.n_kv_shared_layers, "n_kv_shared_layers", {})
     counts = layers_of(spec.substituted(**symbols))
     return {term.name: (term, counts[term.letter].text) for term in LAYERS if term.letter in counts}
 

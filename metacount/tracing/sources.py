@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import sympy
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from metacount.errors import SpecError
 from metacount.frozen import frozen
@@ -60,7 +59,8 @@ from metacount.modules.attention import Visibility
 from metacount.modules.build import build
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec, Workload
-from metacount.tensors import DTYPES, made_in, tensor_bytes
+from metacount.spec.stack import OF_LAYERS, OF_LISTS
+from metacount.tensors import DTYPES, FunctionMode, made_in, tensor_bytes
 from metacount.tracing.layers import Amounts, Place, places, places_by_name, stack_of_caches, stacks
 from metacount.tracing.symbols import (
     NeedsLength,
@@ -72,7 +72,7 @@ from metacount.tracing.symbols import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import sympy
     from transformers.configuration_utils import PreTrainedConfig
@@ -127,16 +127,12 @@ class WithSymbols(FlopCounter):
     deadline: float
     may_run = MAX_OPERATORS  # so many operators more
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run the operator, unless it is too late."""
         if func.namespace == "prim":
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         self.may_run -= 1
         if self.may_run % CHECKED == 0:
             check_free(self.sizes)  # a loop over tokens would go on for long
@@ -145,32 +141,27 @@ class WithSymbols(FlopCounter):
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if tensors and not any(t.is_meta or is_fake(t) for t in tensors):
             with unwatched():  # numbers of experts: the code makes names of them
-                return func(*args, **(kwargs or {}))
+                return func(*args, **kwargs)
         made = SHAPED.get(func)
         if made is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return super().run_operator(func, args, kwargs)
         out = made(*args)
         if flops := flops_of(func, args, out):
             self.charge(func.overloadpacket, args, flops)
         return out
 
 
-class Counted(TorchFunctionMode):
+class Counted(FunctionMode):
     """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Give an empty tensor of as many counts, or let torch."""
-        given = kwargs or {}
-        bins, x = given.get("bins"), args[0] if args else None
+        bins, x = kwargs.get("bins"), args[0] if args else None
         if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
             return x.new_empty(bins)
-        return func(*args, **given)
+        return func(*args, **kwargs)
 
 
 def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
@@ -436,17 +427,6 @@ class ReferenceRun:
             return self._run.last_token()
 
 
-# Fields that say which blocks are of which kind, not how large one is.
-OUR_LAYERS = (
-    "n_layers",
-    "n_encoder_layers",
-    "n_dense_layers",
-    "moe_every",
-    "moe_offset",
-    "nope_every",
-    "n_kv_shared_layers",
-)
-NUMBERS = ("n_altup_inputs", "altup_active")  # of modules in a list, and a place in it
 OUR_HEADS = {"n_kv_heads": "n_heads"}
 
 
@@ -536,14 +516,14 @@ class ReferenceSource:
         return {
             name: value
             for name, value in self._spec.to_dict().items()
-            if type(value) is int and value >= 2 and name not in (*OUR_LAYERS, *NUMBERS)
+            if type(value) is int and value >= 2 and name not in (*OF_LAYERS, *OF_LISTS)
         }
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
         """Return the numbers that may say how many blocks there are of a kind."""
         fields = {
             name: value
-            for name in OUR_LAYERS
+            for name in OF_LAYERS
             if type(value := getattr(self._spec, name)) is int
             and value > (1 if name == "moe_every" else 0)  # every block: no pattern
         }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import (
     SelectiveCheckpointContext,
     checkpoint,
@@ -27,6 +26,7 @@ from metacount.measure.torch_private import (
     tree_leaves,
     tree_unflatten,
 )
+from metacount.tensors import FunctionMode
 from metacount.training.setup import ALL_LINEAR, Setup
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ WRITTEN_OUT = (
 )
 
 
-class FusedAttention(TorchFunctionMode):
+class FusedAttention(FunctionMode):
     """Inside, `scaled_dot_product_attention` of tensors on meta runs by one kernel.
 
     On meta torch writes it out, which no device does that has a kernel for it.
@@ -153,13 +153,12 @@ class FusedAttention(TorchFunctionMode):
         }
         self._run = kernels.get(way)
 
-    def __torch_function__(
-        self, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None
+    def run_function(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run the kernel, or let torch."""
-        given = kwargs or {}
         if func is F.scaled_dot_product_attention and self._run is not None:
-            q = args[0] if args else given["query"]
+            q = args[0] if args else kwargs["query"]
             # on a fake CPU torch takes the kernel that its CPU would
             flash = self._run is by_flash
             if isinstance(q, Tensor) and (q.is_meta or (flash and is_fake(q))):
@@ -168,8 +167,8 @@ class FusedAttention(TorchFunctionMode):
                     self._said.add(
                         f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
-                return self._run(*args, **given)
-        return func(*args, **given)
+                return self._run(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def as_on_cpu(
@@ -248,11 +247,11 @@ class _Results(DispatchMode):
         super().__init__()
         self._watch = watch
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    def run_operator(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Run the operator, then say what it gave."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if multiplies(func):
             self._watch.result([leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)])
         return out

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -218,13 +218,9 @@ class StepCounter(FlopCounter, Watch):
         self._note_maker()
         yield
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        """Follow an operator; one of an optimizer's wrappers is followed through what it runs."""
-        if self.phase == OPTIMIZER and any(map(is_wrapper, types)):
-            return NotImplemented
-        return super().__torch_dispatch__(func, types, args, kwargs)
+    def leaves_to(self, types: Iterable[type]) -> bool:
+        """Tell whether these are an optimizer's wrappers, followed through what they run."""
+        return self.phase == OPTIMIZER and any(map(is_wrapper, types))
 
     def detail(self) -> object:
         """Return the phase."""

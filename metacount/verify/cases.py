@@ -16,6 +16,7 @@ from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
+from metacount.spec.stack import OF_LAYERS, OF_LISTS
 from metacount.textbook.proven import SIZES, structure
 from metacount.tracing.sources import LAYER_PATTERNS, NO_SIZES, As, whole_fields, with_fields
 
@@ -32,18 +33,7 @@ FEW_BORROWING = 4  # of these, where that many borrow keys and values
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_A_MODEL = ("params", "active_params")
-# Numbers of a spec that say which blocks are of a kind: letters at 1, too.
-PATTERNS = (
-    "n_layers",
-    "n_encoder_layers",
-    "n_dense_layers",
-    "moe_every",
-    "moe_offset",
-    "nope_every",
-    "n_kv_shared_layers",
-    "n_altup_inputs",
-    "altup_active",
-)
+PATTERNS = (*OF_LAYERS, *OF_LISTS)  # letters at 1, too
 
 
 @frozen

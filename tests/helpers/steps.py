@@ -9,9 +9,10 @@ from metacount.formulas.step import tensors_by_path
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
-from metacount.summary.training_step import train_reference
+from metacount.summary.training_step import reference_training
 from metacount.textbook.training import COMPARED, TrainingCount, count_step
 from metacount.training.setup import Training
+from metacount.verify.subject import subject_in_hand
 
 BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops", "activation_bytes")
 
@@ -33,7 +34,8 @@ def both(spec: ModelSpec, work: Workload, setup: Setup) -> tuple[TrainingCount, 
     counted = count_step(spec, work, setup)
     if counted.activation_bytes is None:
         raise Uncovered(counted.uncovered["activation_bytes"])
-    return counted, train_reference(build(spec, dtype=work.dtype), ("", ""), work, setup)
+    subject = subject_in_hand(build(spec, dtype=work.dtype), "", work)
+    return counted, reference_training(subject, setup)
 
 
 def differing(counted: TrainingCount, found: Training) -> dict[str, tuple[Any, Any]]:

@@ -86,9 +86,9 @@ def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
     ran: list[int | None] = []
 
     class Seen(private.DispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def run_operator(self, func, args, kwargs):  # type: ignore[no-untyped-def]
             ran.append(private.running_node_number())
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
     x = torch.ones(3, requires_grad=True)
     first = private.next_node_number()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metacount.flow.run import flow_of_spec
-from metacount.spec import Request
+from metacount.flow.run import flow
 from metacount.teaching.counts import short
 from metacount.teaching.experiments.modules import made
 from metacount.units import exact
@@ -41,7 +40,7 @@ SMALL = {
 def steps(model: Model) -> list[list[str]]:
     """List the steps of a forward in the order of a run on meta: equation, shape, parameters."""
     rows: list[list[str]] = []
-    _add(flow_of_spec(model, Request(), decode=False).steps, rows)
+    _add(flow(model, reference=True).steps, rows)
     return rows
 
 

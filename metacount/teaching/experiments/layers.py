@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from metacount.flow.run import flow_of_reference
+from metacount.flow.run import flow_of
 from metacount.measure.ours import measure_params
 from metacount.modules import (
     Attention,
@@ -46,6 +46,7 @@ from metacount.teaching.experiments.modules import (
     unequal,
 )
 from metacount.teaching.texts import matrix, shown, vector
+from metacount.verify.subject import subject_in_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +135,7 @@ def softmax_places() -> Values:
     runs = []
     for name, spec in specs.items():
         model, counts = build(spec), Counter[str]()
-        flow = flow_of_reference(model, (name, name), Request(), decode=False)
+        flow = flow_of(subject_in_hand(model, name, Request()), decode=False)
         steps = [(step, step.times) for step in flow.steps]
         for step, times in steps:
             steps += [(each, times * each.times) for each in step.inside]

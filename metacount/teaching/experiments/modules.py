@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from metacount import catalog
 from metacount.modules import Block, Visibility, apply_rope
@@ -20,6 +19,7 @@ from metacount.modules.build import build
 from metacount.modules.ffn import feed_forward
 from metacount.modules.moe import Experts, Router, Routing
 from metacount.spec.ffn import FeedForward, Mixture
+from metacount.tensors import FunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,18 +42,15 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-class seeded(TorchFunctionMode):
+class seeded(FunctionMode):
     """Draw what modules start with from a generator of their own, the same each time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(0)
 
-    def __torch_function__(
-        self, func: Any, types: object, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def run_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give a function that draws the generator."""
-        kwargs = kwargs or {}
         if getattr(func, "__name__", "") in DRAWING and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
         return func(*args, **kwargs)
