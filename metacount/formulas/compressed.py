@@ -36,7 +36,7 @@ def compressed_attention(
     """
     t.role, run = "attention", t.run
     h, width, groups, d_model = part.n_heads, part.head_dim, part.o_groups, x.columns
-    latent = t.norm(t.linear(x, "self_attn.q_a_proj", part.q_lora_rank), "self_attn.q_a_norm", RMS)
+    latent = t.norm(t.linear(x, "self_attn.q_a_proj", part.q_rank), "self_attn.q_a_norm", RMS)
     q = t.linear(latent, "self_attn.q_b_proj", h * width)
     q = t.norm(q, "", RMS, rows=q.rows * h, affine=False)
     kv = t.norm(t.linear(x, "self_attn.kv_proj", width), "self_attn.kv_norm", RMS)

@@ -127,7 +127,7 @@ class EntryIndexer(Compressor):
     ) -> None:
         super().__init__(part, d_model, "S", width=index.head_dim, turning=turning, eps=eps)
         self.n_heads, self.top_k = index.n_heads, index.top_k
-        self.q_b_proj = Linear(part.q_lora_rank, index.n_heads * index.head_dim, bias=False)
+        self.q_b_proj = Linear(part.q_rank, index.n_heads * index.head_dim, bias=False)
         self.weights_proj = Linear(d_model, index.n_heads, bias=False)
         self.core = PairProducts()
 
@@ -217,9 +217,9 @@ class CompressedAttention(nn.Module):
         h, width, eps = part.n_heads, part.head_dim, norms.eps
         self.n_heads, self.head_dim, self.eps, self.letter = h, width, eps, letter
         self.turning = Turning(rope, letter, width)
-        self.q_a_proj = Linear(d_model, part.q_lora_rank, bias=False)
-        self.q_a_norm = RMSNorm(part.q_lora_rank, eps=eps)
-        self.q_b_proj = Linear(part.q_lora_rank, h * width, bias=False)
+        self.q_a_proj = Linear(d_model, part.q_rank, bias=False)
+        self.q_a_norm = RMSNorm(part.q_rank, eps=eps)
+        self.q_b_proj = Linear(part.q_rank, h * width, bias=False)
         self.kv_proj = Linear(d_model, width, bias=False)
         self.kv_norm = RMSNorm(width, eps=eps)
         self.o_a_proj = GroupedLinear(h * width // part.o_groups, part.o_lora_rank, part.o_groups)

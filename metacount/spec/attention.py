@@ -158,23 +158,42 @@ class NoAttention:
 
 
 @part
-class Heads:
+class HeadCount:
     """What every attention has."""
 
     n_heads: int = size("n_heads")
+
+
+@part
+class HeadWidth:
+    """What an attention has whose heads are all alike."""
+
+    head_dim: int = size("head_dim")
+
+
+@part
+class QueryLatent:
+    """What an attention has that may make queries from a latent."""
+
+    q_lora_rank: int | None = size("q_lora_rank", default=None)
+
+
+@part
+class Heads(HeadCount):
+    """What scores every position that a query may see."""
+
     scale: float | None = number("attention_scale", default=None)
     softcap: float | None = number("attention_softcap", default=None)
     window: Window | None = where("window", Window, without="without a window", default=None)
 
 
 @part
-class Attention(Heads):
+class Attention(Heads, HeadWidth):
     """Queries in groups, each with a key/value head: multi-head, multi-query and between."""
 
     word = "gqa"
 
     n_kv_heads: int = size("n_kv_heads")
-    head_dim: int = size("head_dim")
     v_head_dim: int | None = size("value_head_dim", default=None)
     q_bias: bool = flag("q_bias", default=False)
     k_bias: bool = flag("k_bias", default=False)
@@ -234,12 +253,11 @@ class Attention(Heads):
 
 
 @part
-class LatentAttention(Heads):
+class LatentAttention(Heads, QueryLatent):
     """DeepSeek-V2's attention; `q_lora_rank` None: queries are not compressed."""
 
     word = "mla"
 
-    q_lora_rank: int | None = size("q_lora_rank", default=None)
     kv_lora_rank: int = size("kv_lora_rank")
     qk_nope_head_dim: int = size("qk_nope_head_dim")
     qk_rope_head_dim: int = size("qk_rope_head_dim")
@@ -266,7 +284,7 @@ class LatentAttention(Heads):
 
 
 @part
-class CompressedAttention:
+class CompressedAttention(HeadCount, HeadWidth, QueryLatent):
     """DeepSeek-V4's: one key a token, which is its value, in a window, and entries of many tokens.
 
     By `pattern` a layer has a window alone, or reads entries of `sparse_ratio` tokens too, of which
@@ -277,9 +295,6 @@ class CompressedAttention:
     word = "compressed"
     softcap = None
 
-    n_heads: int = size("n_heads")
-    head_dim: int = size("head_dim")
-    q_lora_rank: int = size("q_lora_rank")
     o_groups: int = size("o_groups")
     o_lora_rank: int = size("o_lora_rank")
     pattern: str = pattern(
@@ -289,6 +304,12 @@ class CompressedAttention:
     heavy_ratio: int | None = size("heavy_ratio", default=None, most=MAX_TOKENS)
     indexer: Indexer | None = where("index_top_k", Indexer, default=None)
     window: Window | None = where("window", Window, without="without a window", default=None)
+
+    @property
+    def q_rank(self) -> int:
+        """Width of the latent that queries come from."""
+        assert self.q_lora_rank is not None  # checked below
+        return self.q_lora_rank
 
     def letter_of(self, index: int) -> str:
         """Return the letter of layer `index` in `pattern`."""
@@ -307,6 +328,9 @@ class CompressedAttention:
     def check(self) -> None:
         """Raise `SpecError` for layers without what they need, and for what no layer reads."""
         divides("o_groups", self.o_groups, "n_heads", self.n_heads)
+        if self.q_lora_rank is None:
+            rule = "is needed by attention compressed"
+            raise SpecError("q_lora_rank", rule, None, "set q_lora_rank")
         top_k = self.indexer and self.indexer.top_k
         of_letter = {"sparse_ratio": "S", "index_top_k": "S", "heavy_ratio": "H"}
         values = (self.sparse_ratio, top_k, self.heavy_ratio)

@@ -284,7 +284,7 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["n_heads_windowed"] = near.n_heads, near.n_heads * near.head_dim * d
     elif isinstance(mixer, CompressedAttention):
         groups = mixer.o_groups * mixer.o_lora_rank
-        width = max(mixer.q_lora_rank, groups // mixer.o_groups)
+        width = max(mixer.q_rank, groups // mixer.o_groups)
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * width
         sizes["o_lora_rank"] = mixer.o_lora_rank, groups * d
     if stack.hyper is not None:

@@ -354,6 +354,8 @@ def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
     {'dense': 1226850304}
     """
     last, kinds = spec.last_stack, block_kinds(spec)
+    if last.hyper is not None or spec.compression_pattern:
+        step.check_around(spec)
     alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
     if alike and run.checkpointing == NONE and run.attention != SDPA:
         ((kind, (number, *_)),) = kinds.items()
