@@ -74,8 +74,9 @@ def check_counts(config: dict[str, Any]) -> Mapped:
     assert found.params == ours.params == formulas.params(spec)
     assert found.active_params == ours.active_params == formulas.active_params(spec)
     assert found.no_embed == ours.no_embed == formulas.active_params_no_embed(spec)
-    bias = formulas.buffers(spec).get("selection_bias", 0)
-    assert sum(n for name, n in found.buffers.items() if not name.endswith(NO_BIAS)) == bias
+    of_routers = {k: n for k, n in formulas.buffers(spec).items() if k != "layer_scalar"}
+    others = sum(n for name, n in found.buffers.items() if not name.endswith(NO_BIAS))
+    assert others == sum(of_routers.values())
     return mapped
 
 
