@@ -27,7 +27,7 @@ from metacount.audit.judge import Audited, audit, misses_at
 from metacount.bench.rows import latest_run, read
 from metacount.cli import main as metacount_main
 from metacount.cli.audit import percent
-from metacount.cli.layout import wrapped
+from metacount.cli.report import wrapped
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.to_spec import mapped_types
 

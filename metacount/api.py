@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.errors import InputError
+from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
 from metacount.measure.isolated import isolated
 
@@ -46,7 +46,6 @@ def _request(
     function: str, workload: Workload | Request | None, sizes: Mapping[str, Any]
 ) -> Workload | Request:
     """Read what is to be run: a workload, or its sizes as keywords; not both."""
-    from metacount.errors import nearest, shown
     from metacount.spec import Request
 
     for name in sizes:

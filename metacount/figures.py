@@ -7,14 +7,14 @@ pictures, the page and the README read them.
 from __future__ import annotations
 
 from metacount import units
-from metacount.files import table_of_package
+from metacount.files import Json
 from metacount.frozen import frozen
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from metacount.files import Json
 
 VALUES, BYTES, FLOPS, MACS = "values", "bytes", "FLOP", "MAC"
 SHORTENED: dict[str, Callable[[int], str]] = {

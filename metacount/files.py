@@ -19,27 +19,12 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypeAlias
 
     Json: TypeAlias = dict[str, Any]  # a JSON object
+else:
+    Json = dict
 
-PACKAGE = os.path.dirname(os.path.abspath(__file__))
 CONFIG = "config.json"
 MODULES = "name a module of your own as FILE.py:NAME, as in `metacount tree FILE.py:NAME`"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
-
-
-def read_of_package(file: str) -> bytes:
-    """Read a data file of this package, from a folder or an archive, with line ends of Unix."""
-    read: Callable[[str], bytes] = getattr(__spec__.loader, "get_data")  # noqa: B009
-    data = read(os.path.join(PACKAGE, *file.split("/")))
-    return data.replace(b"\r\n", b"\n") if b"\r" in data else data
-
-
-def table_of_package(file: str) -> dict[str, list[str]]:
-    """Read a table of this package: the first column of each row, and what stands in the others.
-
-    What is empty at the end of a row is left out.
-    """
-    rows = (line.split("\t") for line in read_of_package(file).decode().splitlines()[1:])
-    return {name: rest for name, *rest in rows}
 
 
 class NotStrict(ValueError):

@@ -10,7 +10,8 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar, dataclass_transform
+    from typing import TypeVar
+    from typing import dataclass_transform as dataclass_transform
 
     T = TypeVar("T")
 else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from metacount.errors import InputError, shown
-from metacount.files import table_of_package
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

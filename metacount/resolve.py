@@ -16,7 +16,7 @@ from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
 from metacount.given import described, is_module
 from metacount.given import remedy as remedy
-from metacount.settings import by_flat_name, parse_settings, replaced
+from metacount.settings import by_flat_name, each_setting, parse_settings, replaced
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -131,8 +131,6 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
     >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
     [768, 3072]
     """
-    from metacount.settings import each_setting
-
     models = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
     return [Model(**{**vars(m), "id": it, "name": f"{m.name} with {it}"}) for it, m in models]
 

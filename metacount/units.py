@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import operator
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 COUNT_UNITS = ("", "K", "M", "B", "T")
 FLOP_UNITS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP", "YFLOP")
 MAC_UNITS = tuple(unit.replace("FLOP", "MAC") for unit in FLOP_UNITS)
@@ -240,3 +244,18 @@ def factor(number: float) -> str:
     ('0.22·', '')
     """
     return "" if number == 1.0 else f"{number:.4g}·"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write whole numbers in order, neighbours together.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

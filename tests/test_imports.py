@@ -41,6 +41,15 @@ def command(*arguments: str) -> str:
     return f"from metacount.cli import main\nassert main({list(arguments)!r}) == 0"
 
 
+# every type of config that has a spec by default
+CONFIGS = """
+from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
+for name in mapped_types():
+    try: spec_from_config({"model_type": name})
+    except ValueError: pass
+"""
+
+
 @daily(5)
 @pytest.mark.parametrize(
     "program",
@@ -52,6 +61,7 @@ def command(*arguments: str) -> str:
         "import metacount.spec.legend",
         "import metacount.units",
         "import metacount; metacount.find_model('llama-7b')",
+        CONFIGS,
         command("count", "deepseek-v3", "--json"),
         command("count", "deepseek-v3"),
         command("count", "t5-11b", "gemma3-27b-text"),

@@ -28,7 +28,7 @@ NOT_FOR_FORMULAS = {"torch", "transformers", "accelerate"}
 
 # From the ground up: nothing imports from what stands after it here.
 ORDER = """
-    errors frozen units files figures tensors languages
+    errors frozen units package files figures tensors languages
     algebra spec catalog formulas modules given settings measure bench
     huggingface.config formats training huggingface tracing resolve textbook diff many sharding
     check verify flow teaching audit summary api cli own_module __main__

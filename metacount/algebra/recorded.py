@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from metacount.algebra.text import read
+from metacount.algebra.text import Node, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from metacount.algebra.text import Node
 
 Log = dict[str, bool]  # by comparison, how it came out
 

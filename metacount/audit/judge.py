@@ -4,9 +4,9 @@ A formula is put beside the count that its source says it is: by numbers at ever
 for all sizes of the model's structure where the numbers agree.
 
 A formula names sizes in our words or letters, and what its source reads off a module it has built:
-`stored_params`, `token_table`. A convention has the letters of `count --conventions`, those of
-textbook/training.py and of `MEANINGS`: with m = min(S, w), a windowed layer has S·m pairs in Z and
-M, and S·m - m²/2 of them in G, where a full one has S²/2.
+`stored_params`, `token_table`. A convention has the letters of `count --conventions` and others of
+`textbook/amounts.tsv`: with m = min(S, w), a windowed layer has S·m pairs in Z and M, and
+S·m - m²/2 of them in G, where a full one has S²/2.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 
 from metacount import catalog
+from metacount.algebra.text import Formula as Written
 from metacount.algebra.text import at, read
-from metacount.audit.record import FLOPS, NO_COUNT, chosen, compared
+from metacount.audit.record import FLOPS, NO_COUNT, Formula, Term, chosen, compared
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.errors import InputError, SpecError
 from metacount.formulas import ends, masks, pieces, sublayers
 from metacount.formulas import model as ours
-from metacount.formulas.dim import exact_div
+from metacount.formulas.dim import Dim, exact_div
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, Workload, legend
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.field import altered
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
@@ -39,13 +40,9 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.text import Formula as Written
-    from metacount.audit.record import Formula, Term
     from metacount.files import Json
-    from metacount.formulas.dim import Dim
     from metacount.many.pool import Failed
     from metacount.resolve import Given, Model
-    from metacount.spec import ModelSpec
 
     Line = dict[str, Any]  # a term: in words (`of`), as text, with numbers for names, its value
 
@@ -60,38 +57,14 @@ CALLS = ("min", "max", "floor", "ceil")
 SPOKEN_OF = "a model of one stack with attention in every layer and no indexer"
 # what no count depends on
 IRRELEVANT = ("norm_eps", "rope_theta", "rope_scaling", "rope_interleaved")
-# kind -> the count whose recorded proofs stand behind our side
-PROVEN = {
-    "params": "params",
-    "active_params": "active_params",
-    "forward": "matmul_flops",
-    "training": "matmul_flops",
-    "kv_cache": "kv_cache_bytes",
-    "activations": "activation_bytes",
-    "optimizer": "optimizer_bytes",
-}
+# kind -> the count of another name whose recorded proofs stand behind our side
+PROVEN = {"kv_cache": "kv_cache_bytes", "activations": "activation_bytes"}
+PROVEN |= {"optimizer": "optimizer_bytes", **dict.fromkeys(FLOPS, "matmul_flops")}
 OURS = "3·(W + C)"  # of an MFU
 
 # ---- what the names stand for, in numbers or in letters
 
 LETTERS = {term.letter: term.name for term in legend.TERMS}
-# the letters that only an audit needs; the others are those of `count --conventions`
-MEANINGS = {
-    "X": "of E, tables that no product uses",
-    "Y": "scores, one for each pair and head",
-    "Z": "the same, a windowed layer's over its window",
-    "M": "products between positions, a windowed layer's over its window",
-    "G": "the same, halved as a triangle",
-    "K": "KV cache, a windowed layer's as far as it is needed",
-    "U": "KV cache of every token in every layer",
-    "J": "16-bit tensors that products and activations of the blocks keep",
-    "N": "inputs of the blocks' norms, 16-bit",
-    "O": "masks of dropout after every branch",
-    "V": "softmax, dropout mask and result, 5 bytes a pair and head",
-    "I": "trained parameters, 16-bit",
-    "F": "trained parameters, 32-bit",
-    "S": "Adam's two moments, 32-bit",
-}
 UNSCALED = "PQETL"  # per token, where parameters are counted
 
 
@@ -736,7 +709,7 @@ def rests_of(formula: Formula, result: Found, model: Model) -> str:
 
     if not formula.judged:
         return ""
-    return rests_on(model, Workload(seq_len=result.seq_len), PROVEN[formula.kind])
+    return rests_on(model, Workload(seq_len=result.seq_len), PROVEN.get(formula.kind, formula.kind))
 
 
 # ---- one run's MFU under the training formula of every framework

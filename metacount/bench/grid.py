@@ -30,9 +30,6 @@ from metacount.spec import ModelSpec
 if TYPE_CHECKING:
     from metacount.files import Json
 
-DECODE_BATCHES = (1, 16, 128)  # one sequence alone is the time of the projections' weights
-
-
 # topic: what it takes beside models and dtypes
 TAKES = {
     "ffn": ("tokens", "d_model", "d_ff", "direction"),
@@ -46,38 +43,23 @@ TOPICS = tuple(TAKES)
 # fp32 on a CPU). For attention `seq` gives prefill and `kv_len` decode.
 Asked = Mapping[str, Any]
 OPTIONS = ("model", "dtype", *dict.fromkeys(name for names in TAKES.values() for name in names))
-GRIDS: dict[tuple[str, str], Asked] = {
-    ("ffn", "cuda"): {
-        "model": ("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
-        "tokens": (1, 16, 128, 1024, 4096, 16384),
-    },
-    ("ffn", "cpu"): {"model": ("textbook-block", "qwen3-0.6b"), "tokens": (1, 64)},
-    ("attention", "cuda"): {
-        "model": ("llama-7b", "llama3-8b"),
-        "seq": (2048, 8192),
-        "kv_len": (4096, 32768),
-        "batch": DECODE_BATCHES,
-    },
-    ("attention", "cpu"): {
-        "model": ("textbook-block", "qwen3-0.6b"),
-        "seq": (128,),
-        "kv_len": (2048,),
-    },
-    ("mla", "cuda"): {
-        "model": ("deepseek-v3", "deepseek-v2"),
-        "seq": (2048,),
-        "kv_len": (4096, 32768),
-        "batch": DECODE_BATCHES,
-    },
-    ("mla", "cpu"): {"model": ("deepseek-v2",), "seq": (32,), "kv_len": (256,)},
-    ("moe", "cuda"): {
-        "model": ("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
-        "tokens": (1, 16, 256, 2048, 16384),
-    },
-    ("moe", "cpu"): {"model": ("deepseek-moe-16b",), "tokens": (1, 64)},
-    ("norm", "cuda"): {"model": ("llama-7b", "llama3.1-405b"), "tokens": (1, 256, 8192, 16384)},
-    ("norm", "cpu"): {"model": ("qwen3-0.6b", "llama-7b"), "tokens": (1, 512)},
-}
+GRIDS: dict[tuple[str, str], Asked] = {}
+# decoding one sequence alone takes the time of the projections' weights
+for _row in """\
+ffn cuda llama-7b llama3-8b qwen3-32b deepseek-v3; tokens 1 16 128 1024 4096 16384
+ffn cpu textbook-block qwen3-0.6b; tokens 1 64
+attention cuda llama-7b llama3-8b; seq 2048 8192; kv_len 4096 32768; batch 1 16 128
+attention cpu textbook-block qwen3-0.6b; seq 128; kv_len 2048
+mla cuda deepseek-v3 deepseek-v2; seq 2048; kv_len 4096 32768; batch 1 16 128
+mla cpu deepseek-v2; seq 32; kv_len 256
+moe cuda mixtral-8x7b qwen3-235b-a22b deepseek-moe-16b; tokens 1 16 256 2048 16384
+moe cpu deepseek-moe-16b; tokens 1 64
+norm cuda llama-7b llama3.1-405b; tokens 1 256 8192 16384
+norm cpu qwen3-0.6b llama-7b; tokens 1 512
+""".splitlines():
+    _of, *_sizes = map(str.split, _row.split(";"))
+    _numbers = {name: tuple(map(int, numbers)) for name, *numbers in _sizes}
+    GRIDS[_of[0], _of[1]] = {"model": tuple(_of[2:]), **_numbers}
 
 
 def spec_for(topic: str, model: str) -> ModelSpec:
@@ -147,7 +129,6 @@ def _option(name: str) -> str:
 
 
 def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, dict[str, int]]]:
-    """Label the feed-forward blocks: d_model, and each width of SwiGLU by name."""
     widths = asked.get("d_ff", ())
     if widths and "d_model" not in asked and not specs:
         raise InputError("--d-ff needs --d-model, or --model for the other width")

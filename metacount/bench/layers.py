@@ -590,7 +590,6 @@ def _heads(
     inputs: list[Inputs],
     ways: Sequence[str],
 ) -> list[Variant]:
-    """Build every way of one layout of heads; of the middle alone where the width is None."""
     (d, h, g, width), x = sizes, inputs[0][0]
     scale, products = width**-0.5, 0
     weights: tuple[nn.Parameter, ...] = ()

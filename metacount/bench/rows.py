@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
-from metacount.files import not_written
-
-if TYPE_CHECKING:
-    from metacount.files import Json
+from metacount.files import Json, not_written
 
 # what became of a row
 OK = "ok"

@@ -21,13 +21,12 @@ from metacount.algebra.text import MAX_BITS, read
 from metacount.check.comparison import Evidence, Theirs, count_of, of_the_run, small_cases
 from metacount.check.letters import Asked, Code, Letter, Session
 from metacount.check.names import Vocabulary, numbers_of, structure_of
-from metacount.check.sizes import places
+from metacount.check.sizes import Case, places
 from metacount.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from metacount.check.sizes import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
 
@@ -239,11 +238,11 @@ def _called(function: Callable[..., object], arguments: dict[str, object], name:
     except BaseException as error:
         reason = error.args[0] if isinstance(error, KeyError) and error.args else error
         raise InputError(
-            f"{name}: raised {type(error).__name__} at the sizes of the model: {_said(reason)}"
+            f"{name}: raised {type(error).__name__} at the sizes of the model: {_shown(reason)}"
         ) from None
 
 
-def _said(error: object) -> str:
+def _shown(error: object) -> str:
     try:
         return shown(error)
     except BaseException:  # its own __str__ may be anything
@@ -251,7 +250,6 @@ def _said(error: object) -> str:
 
 
 def _number(value: Any, name: str, notes: list[str]) -> Fraction:
-    """Convert what a function returned to a fraction, exactly."""
     if isinstance(value, int | Fraction) and abs(value) > LARGEST:
         raise InputError(
             f"{name}: returned a number of more than {MAX_BITS} bits; that is no count"

@@ -13,10 +13,10 @@ import sympy
 
 from metacount.algebra.exact import is_zero, value_at
 from metacount.algebra.limits import passed
-from metacount.algebra.text import at, crossings, in_letters, literals, simplest
+from metacount.algebra.text import Node, Number, at, crossings, in_letters, literals, simplest
 from metacount.check.judgement import HERE, TRIED, UNTRIED
 from metacount.check.names import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.check.sizes import Gap, alike, random_cases, shrunk, sizes_of
+from metacount.check.sizes import Case, Gap, alike, random_cases, shrunk, sizes_of
 from metacount.errors import InputError, SpecError, printable
 from metacount.figures import FIGURES
 from metacount.spec import ModelSpec, Workload
@@ -28,8 +28,6 @@ from metacount.textbook.training import holds_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from metacount.algebra.text import Node, Number
-    from metacount.check.sizes import Case
     from metacount.files import Json
 
 WORD = re.compile(r"[A-Za-z][A-Za-z_0-9]*")  # without the ² of S²
@@ -410,7 +408,6 @@ TO_SHRINK = 1  # seconds for making a counterexample small
 def _smallest(
     case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
 ) -> tuple[Case, Fraction]:
-    """Make the case small while the formula is wrong there; return it, and what that gives."""
     late = passed(TO_SHRINK)
     last = case, given
 

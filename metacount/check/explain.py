@@ -29,7 +29,7 @@ from metacount.algebra.exact import (
     value_at,
 )
 from metacount.algebra.text import Node
-from metacount.check.comparison import RUN, Theirs, Truth, count_of, named
+from metacount.check.comparison import RUN, Evidence, Theirs, Truth, count_of, named
 from metacount.check.judgement import Term
 from metacount.check.mistakes import (
     COPIES,
@@ -39,6 +39,7 @@ from metacount.check.mistakes import (
     RATIOS,
     SCOPED,
     WIDTHS,
+    Change,
     Changes,
     Edit,
     ModelTerms,
@@ -47,7 +48,7 @@ from metacount.check.mistakes import (
     factors,
 )
 from metacount.check.names import LETTERS, numbers_of
-from metacount.check.sizes import alike
+from metacount.check.sizes import Case, alike
 from metacount.errors import InputError, SpecError
 from metacount.frozen import frozen
 from metacount.spec.field import altered
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from metacount.check.comparison import Evidence
-    from metacount.check.mistakes import Change
-    from metacount.check.sizes import Case
     from metacount.spec import ModelSpec
 
 MOST_RELATIONS = 10
@@ -384,8 +382,8 @@ class Search:
                 self.others.setdefault(key, []).append(edit)
             if first is not edit and edit.cost <= first.cost + near:
                 words, other = first.words.replace(":", ""), edit.words.replace(":", "")
-                is_said = other in words or other.endswith(words.partition(OR)[0])
-                if not is_said and words.count(OR) + 1 < MOST_ALTERNATIVES:
+                is_named = other in words or other.endswith(words.partition(OR)[0])
+                if not is_named and words.count(OR) + 1 < MOST_ALTERNATIVES:
                     self.by_adds[key] = altered(first, words=first.words + OR + edit.words)
         self.by_key: dict[object, list[Edit]] = {}
         for edit in self.by_adds.values():

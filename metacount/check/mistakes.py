@@ -277,7 +277,6 @@ class Changes:
                 yield pair[0], old, self.text({old: Fraction(1)})
 
     def _products(self) -> Iterator[Change]:
-        """Yield the width of the model in place of that of all heads."""
         d = self.place.get("d_model")
         for first, old, text in self._pairs():
             if d is not None and first != "batch_size":
@@ -596,7 +595,6 @@ class ModelTerms:
                 self.known.append(altered(edit, change=change))
 
     def _uses(self, parts: Iterable[Part]) -> Uses:
-        """Count the copies of each unit in some parts."""
         uses: dict[str, int] = {}
         for part in parts:
             unit = self.unit_of[part.name]
@@ -649,7 +647,6 @@ class ModelTerms:
                     self._add(f"{some_of(n, len(names), names)}: {words}", n * expr, SOME)
 
     def _other_attention(self, letters: Letters, parts: list[Part]) -> None:
-        """Add the mistakes of counting the attention of a model with latents as if it had none."""
         o = letters.of
         mine = [part for part in parts if part.group == ATTENTION]
         latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
@@ -674,7 +671,6 @@ class ModelTerms:
                 self._add(words, scale * d * h * key - _total(members), LIKELY, members)
 
     def _other_blocks(self, letters: Letters, parts: list[Part]) -> None:
-        """Add the mistake of counting 12·d_model² a block in a model whose blocks are others."""
         o = letters.of
         mine = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         output = next((part for part in mine if part.name == "o_proj"), None)
@@ -683,7 +679,6 @@ class ModelTerms:
             self._add(GPT2_BLOCKS, 12 * each - _total(mine), HALF, mine)
 
     def _mixture(self, letters: Letters, parts: list[Part]) -> None:
-        """Add the mistakes over the feed-forward of a mixture of experts as a whole."""
         ffn = [part for part in parts if part.group == FEED_FORWARD]
         matrices = [part for part in ffn if part.count > 1]
         matrices += [part for part in ffn if part.count == 1 and "FFN" in part.name][:1]

@@ -153,7 +153,6 @@ def meant_in_classes(key: str, sizes: frozenset[str]) -> tuple[str, str] | None:
 
 
 def _spec(config: Json) -> ModelSpec | None:
-    """Read the spec of a config, its numbers marked with their keys."""
     from metacount.huggingface.config.to_spec import spec_from_config
 
     marked = {
@@ -339,7 +338,6 @@ class Vocabulary:
         raise InputError(f"{asked}: {self.model} has no {ours} ({meaning}); {remedy}")
 
     def _layers(self, term: legend.Term, asked: str) -> sympy.Expr:
-        """Count the blocks of a kind, in N."""
         layers = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
         if term.letter == "N_w" and self.spec.window is not None:
             return layers.get(term.letter, LETTERS["n_layers"])

@@ -103,6 +103,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"mlp.act_fn.alpha_\w", "learned numbers of xIELU", BIASES),
     (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
     (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
+    (r"moe.gate.(?:per_expert_)?scale", "scales of the router", BIASES),
     (r"(?:mlp|moe).gate.e_score_correction_bias", "biases for the choice of experts", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
@@ -228,7 +229,6 @@ def merged(parts: list[Part]) -> list[Part]:
 
 
 def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]:
-    """Yield a tensor as parts: whole, or split by what its values are for."""
     weight, n, count = tensor.weight, tensor.n, 1
     each = weight.active if active else weight.params
     if tensor.text.endswith("routed experts") and tensor.fused:
@@ -246,7 +246,6 @@ def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]
 
 
 def _variants(letters: Letters, tensor: Tensor, active: bool) -> Iterator[tuple[str, sympy.Expr]]:
-    """Yield other ways in which a part is often counted."""
     o, text, weight, n, n_layers = letters.of, tensor.text, tensor.weight, tensor.n, tensor.n_layers
     if text == "QK-norm" and o.qk_norm == "head":
         yield "QK-norm counted as d_model", 2 * n * o.d_model
@@ -329,7 +328,6 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
 
 
 def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
-    """Express the numbers of a run in letters."""
     o = letters.of
     if quantity == "decode_matmul_flops":
         return model.decode_run(
@@ -395,13 +393,16 @@ def cache_parts(letters: Letters) -> list[Part]:
     size = None if window is None else window.size
     near = masks.cached_positions(letters.seq, size)
     cached = model.cached_tensors(o)
+    n_indexed, n_sharing = (
+        count(o, o.n_layers) for count in (pieces.indexed_layers, pieces.sharing_layers)
+    )
+    of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
+    if n_sharing != 0:  # of MLA, whose index's keys stand last
+        n_indexed, of_index, cached = full - n_sharing, cached[-1:], cached[:-1]
     # label, tensors, layers that keep them, positions of each
     kinds = [("windowed layers: ", model.cached_tensors(o, windowed=True), windowed, near)]
     kinds.append(("global layers: " if windowed != 0 else "", cached, full, letters.seq))
-    n_indexed = pieces.indexed_layers(o, o.n_layers)
-    if n_indexed != 0:
-        of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
-        kinds.append(("", of_index, n_indexed, letters.seq))
+    kinds.append(("", of_index, n_indexed, letters.seq))
     if o.has_encoder:
         kinds.append(("cross-attention ", cached, o.n_layers, letters.source))
     parts = []

@@ -247,7 +247,7 @@ def places(
     """
     own = [*_catalog(case)]
     turns = _turns([case, *own[: BASES - 1]], gaps)
-    neighbours = [*_beside(case, _numbers(literals), turns)]
+    neighbours = [*_near(case, _numbers(literals), turns)]
     step = max(1, len(neighbours) / MOST_BESIDE)  # from all over
     neighbours = [neighbours[int(i * step)] for i in range(min(len(neighbours), MOST_BESIDE))]
     draw = random.Random(1)
@@ -292,7 +292,6 @@ def _unruled(case: Case) -> Iterator[Case]:
 
 
 def _varied(case: Case) -> Iterator[Case]:
-    """Yield the model's own sizes with one of them changed."""
     for name, size in sizes_of(case).items():
         for value in (size + 1, size - 1, 2 * size, size // 2, 3 * size, 10 * size):
             yield from with_sizes(case, {name: value})
@@ -324,8 +323,7 @@ def _around(number: int, name: str) -> tuple[int, ...]:
     return near if name in LAYERED else (*near, 10 * number, 1_000 * number)
 
 
-def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
-    """Yield the model's sizes, one beside a number or where a gap changes sign."""
+def _near(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
     for turn in turns:
         name, *_ = turn
         for value in _around(turn[name], name):
@@ -403,7 +401,6 @@ def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
 
 
 def _middle(case: Case, draw: random.Random) -> Iterator[Case]:
-    """Draw sizes of any magnitude up to those of the largest models."""
     sizes = {name: _drawn(name, draw) for name in sizes_of(case) if name != "prefix_len"}
     return with_sizes(case, sizes)
 

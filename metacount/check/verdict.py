@@ -40,7 +40,7 @@ from metacount.check.judgement import (
     Term,
 )
 from metacount.check.names import BYTES_LETTER, NAMES, Vocabulary, numbers_of
-from metacount.check.sizes import places, sizes_of
+from metacount.check.sizes import Case, places, sizes_of
 from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.figures import FIGURES
 from metacount.given import check_size
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from metacount.check.sizes import Case
     from metacount.resolve import Given
 
 
@@ -352,7 +351,6 @@ class Judge:
         )
 
     def _by_numbers(self, evidence: Evidence) -> Judgement:
-        """Judge a formula of which only numbers are known."""
         verdict, notes, terms = WRONG, list[str](), tuple[Term, ...]()
         if evidence.value == self.truth.value and evidence.is_compared:
             verdict = evidence.verdict

@@ -25,6 +25,7 @@ from metacount.errors import (
     printable,
     shown,
 )
+from metacount.package import read_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -37,56 +38,13 @@ if TYPE_CHECKING:
 
 OBJECTS_BEFORE_COLLECTING = 50_000  # of Python's own 700: some MB of memory
 
-GROUPS = {
-    "count": {
-        "models": "list the published models, with their counts",
-        "count": "parameters, FLOPs and KV cache of a model, or of several side by side",
-        "formula": "the closed form of a count, in letters and in numbers",
-        "tree": "the module tree of a model, with shapes and parameters",
-        "flow": "the forward in execution order, with equations and shapes",
-        "diff": "two models part by part: added, taken away, replaced, resized",
-        "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
-    },
-    "memory and devices": {
-        "train": "a training step: FLOPs, saved activations, optimizer state, peak memory",
-        "shard": "a model on a mesh (FSDP, tensor, pipeline, experts): what each rank holds and "
-        "sends",
-        "fit": "on how many devices a model fits",
-        "bench": "how long the variants of a layer take, beside what the device can do",
-    },
-    "check": {
-        "check": "a formula of your own against what the model has",
-        "audit": "the formulas that frameworks and papers use, judged; a run's MFU by each",
-        "verify": "every witness of a model's counts side by side",
-    },
-    "teach": {
-        "lesson": "a page of teaching on one topic, computed as it is printed",
-        "claims": "well-known statements, each judged right, conditional or wrong",
-        "code": "the code of a module or of a formula",
-    },
-    "evidence and tools": {
-        "survey": "every architecture of the installed transformers, measured",
-        "completion": "a script that completes commands, options and names in a shell",
-    },
-}
-COMMANDS = {name: said for group in GROUPS.values() for name, said in group.items()}
-# Words that people try, and the command that answers them.
-SYNONYMS = {
-    "count": "params parameters flops macs kv kv-cache kvcache cache tokens size weights",
-    "train": "memory activation activations backward gradients peak lora optimizer",
-    "shard": "fsdp zero mesh parallel tp pp ep",
-    "fit": "gpu gpus device devices",
-    "audit": "mfu utilization",
-    "tree": "summary summarize modules layers torchinfo",
-    "flow": "forward graph trace ops",
-    "formula": "latex closed-form equation",
-    "diff": "compare vs",
-    "verify": "prove proof proofs witness",
-    "bench": "benchmark time speed",
-    "models": "list catalog families",
-    "lesson": "teach learn explain",
-    "code": "source show",
-}
+# Of each command: its name in brackets, its group, what it is for, other words that people try.
+HEADS = [
+    line.split("\t")
+    for line in read_of_package("cli/options.tsv").decode().splitlines()
+    if line.startswith("[") and "\t" in line
+]
+COMMANDS = {name.strip("[]"): purpose for name, _, purpose, *_ in HEADS}
 PAGES = ("-h", "--help", "help", "--version")
 EXAMPLES = (
     "metacount count llama-7b",
@@ -257,21 +215,24 @@ def parsed_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of the command that comes first."""
     name, *others = arguments
     if name not in COMMANDS:
-        known = {word: name for name, words in SYNONYMS.items() for word in words.split()}
+        known = {
+            word: other.strip("[]")
+            for other, _, _, *words in HEADS
+            for word in " ".join(words).split()
+        }
         close = f"did you mean {known[name.lower()]}?" if name.lower() in known else ""
         remedy = close or nearest(name, COMMANDS, "`metacount --help` lists the commands")
         what = "option" if name.startswith("-") else "command"
         raise InputError(f"unknown {what} '{shown(name)}'; {remedy}")
     from metacount.cli.options import parsed
 
-    args = parsed(name, COMMANDS[name], file_of(name), others)
-    args.commands, args.file_of = COMMANDS, file_of  # completion asks for those of all
+    args = parsed(name, COMMANDS[name], file_of(name).run, others)
+    args.commands = COMMANDS  # for completion
     return args
 
 
 def _help() -> str:
-    from metacount.cli.layout import bold
-    from metacount.cli.report import Grid, Text, in_text
+    from metacount.cli.report import Grid, Text, bold, in_text
 
     about = (
         "Count large language models exactly: parameters, FLOPs, KV cache, memory of training, and "
@@ -279,8 +240,12 @@ def _help() -> str:
     )
     sections: list[list[Block]] = [[Text("usage: metacount COMMAND ...")], [Text(about)]]
     indent = max(map(len, COMMANDS)) + 2
-    for group, commands in GROUPS.items():
-        rows = [(f"{name:{indent - 2}}", purpose) for name, purpose in commands.items()]
+    for group in dict.fromkeys(group for _, group, *_ in HEADS):
+        rows = [
+            (f"{name:{indent - 2}}", COMMANDS[name])
+            for name, (_, of, *_) in zip(COMMANDS, HEADS, strict=True)
+            if of == group
+        ]
         sections.append(
             [Text(group, bold), Grid(heads=(), rows=rows, align="<", prose=True, indent=2)]
         )

@@ -116,7 +116,7 @@ def run_apart(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[str, 
     from importlib.util import find_spec
 
     from metacount.check.given.process import answer_of
-    from metacount.cli.layout import columns, is_terminal
+    from metacount.cli.report import columns, is_terminal
 
     for library in ("torch", "sympy"):  # the process would end without an answer
         if find_spec(library) is None:

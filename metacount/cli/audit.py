@@ -6,11 +6,10 @@ import argparse
 from fractions import Fraction
 
 from metacount.cli.answer import Answer
-from metacount.cli.layout import bold, dim, table, wrapped
-from metacount.cli.options import FORMATS, MODEL_HELP, SETTINGS, Several, each_of, option
-from metacount.cli.progress import say
-from metacount.cli.report import Grid, Lines, Notes, Text
-from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
+from metacount.cli.progress import gathered
+from metacount.cli.report import Block, Grid, Lines, Notes, Report, Text, bold, dim, table, wrapped
+from metacount.errors import InputError
+from metacount.package import table_of_package
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -20,79 +19,11 @@ if TYPE_CHECKING:
 
     from metacount.audit.judge import Audited, Line, Utilization
     from metacount.audit.record import Formula
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
 
-TAKES_LIKE = False
-APART = (("--mfu", "--model NAME"),)
-BELONGS = (("--tokens-per-second --peak", "--mfu"), ("--set --like", "--model --mfu"))
-MAX_JOBS = 64
-LONGEST = 2**31
 HEADS = ("formula", "models", "equal", "if", "off", "at most")
 WIDEST = 120
-
-
-def options() -> Sequence[Option]:
-    return (
-        option("names", "NAME", "formulas or sources; all where none is named", nargs="*"),
-        option("--model", "MODEL", f"these formulas term by term at one model: {MODEL_HELP}"),
-        option(
-            "--mfu",
-            "MODEL",
-            "the same run's MFU under every training formula, for these models at --seq, with "
-            "--tokens-per-second and --peak",
-            nargs="+",
-        ),
-        option(
-            "--seq",
-            "N",
-            "tokens of each sequence; several, as in 1k,4k, give several lengths (default 2048 "
-            "with --model, else 2048, 8192 and 32768)",
-            type=each_of(_length),
-            action=Several,
-            nargs="+",
-        ),
-        option("--tokens-per-second", "X", "of the run, on one device (with --mfu)", type=_amount),
-        option(
-            "--peak",
-            "TFLOPS",
-            "the device's, in 10^12 FLOPs a second (with --mfu)",
-            type=_amount,
-        ),
-        option("--jobs", "N", "processes (default 1)", type=_jobs, default=1),
-        *SETTINGS,
-        *FORMATS,
-    )
-
-
-def _length(text: str) -> int:
-    from metacount.settings.values import length
-
-    n = length(text) or (int(text) if text.isdecimal() and len(text) < 12 else 0)
-    if not 0 < n <= LONGEST:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from 1 to {LONGEST}: got '{shown(text)}'"
-        )
-    return n
-
-
-def _jobs(text: str) -> int:
-    n = int(text) if text.isdecimal() and len(text) < 5 else 0
-    if not 0 < n <= MAX_JOBS:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_JOBS}: got '{shown(text)}'")
-    return n
-
-
-def _amount(text: str) -> Fraction:
-    try:
-        amount = Fraction(text.replace("_", "").replace(",", "")[:40])
-    except (ValueError, ZeroDivisionError):
-        amount = Fraction(0)
-    if not 0 < amount < 10**18:
-        raise argparse.ArgumentTypeError(f"must be a number more than 0: got '{shown(text)}'")
-    return amount
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -133,14 +64,9 @@ def _table(args: argparse.Namespace) -> Answer:
     from metacount.audit.record import chosen
 
     wanted = chosen(tuple(args.names))
-    by_number, code, message = {}, 0, ""
-    try:
-        for i, judged in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
-            by_number[i] = judged
-            say(f"judged {len(by_number)} of {len(wanted)} formulas")
-    except KeyboardInterrupt:
-        code, message = EXIT_INTERRUPTED, interrupted(len(by_number), len(wanted), "formulas")
-    audits = [by_number[i] for i in sorted(by_number)]
+    judged = audited(wanted, tuple(args.seq or LENGTHS), args.jobs)
+    pairs, code, message = gathered(judged, len(wanted), "judged", "formulas")
+    audits = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
 
     def report() -> Report:
         sections = audits_report(audits, outside=bool(args.names)) if audits else []
@@ -374,14 +300,10 @@ def _side(title: str, terms: Sequence[Line], total: Fraction) -> Lines:
 
 
 def _amounts(data: Json) -> list[Block]:
-    """Report our side: the amounts of the convention with their parts, and what they come to."""
-    from metacount.audit.judge import MEANINGS as ALSO
-    from metacount.cli.conventions import MEANINGS
-
-    meanings = {**MEANINGS, **ALSO}
+    meanings = table_of_package("textbook/amounts.tsv")
     rows = []
     for line in data["ours"]:
-        rows.append((line["of"], _number(line["value"]), meanings[line["of"]]))
+        rows.append((line["of"], _number(line["value"]), *meanings[line["of"]]))
         for part in data["parts"]:
             letter, _, role = part["of"].partition(", ")
             rows += [("", _number(part["value"]), f"  {role}")] * (letter == line["of"])
@@ -452,7 +374,6 @@ def _mfu_report(
 
 
 def _mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
-    """Collect FLOPs per token and MFU by each formula at each length; MFU as a float."""
     formulas = [
         {
             "id": None if row.formula is None else row.formula.id,

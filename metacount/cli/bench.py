@@ -12,175 +12,20 @@ import time
 from contextlib import contextmanager, nullcontext
 
 from metacount.cli.answer import Answer, Pieces, json_text
-from metacount.cli.options import (
-    FORMATS,
-    Several,
-    check_known,
-    each_of,
-    flag,
-    grouped,
-    limited,
-    option,
-)
-from metacount.cli.report import Lines
+from metacount.cli.options import check_known, options_of
 from metacount.errors import EXIT_DISAGREE, EXIT_WRONG_INPUT, InputError, shown
-from metacount.settings.values import length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from typing import Any
 
     from metacount.bench.case import Case
     from metacount.bench.rows import Ceiling, Row
     from metacount.bench.timing import Plan
-    from metacount.cli.options import Option
     from metacount.files import Json
 
-BELONGS = (("--markdown --csv --latex", "--list"),)
-TOPICS = ("ffn", "attention", "mla", "moe", "norm")
-DIRECTIONS = ("forward", "backward", "forward+backward")
-DTYPES = ("bf16", "fp16", "tf32", "fp32")
-LARGEST = 2**24  # of any size; larger ones are a slip of the finger
-LONGEST = 7 * 86400  # seconds of a budget
 SAVED = ""  # --save without a file
 INTERRUPTED, TERMINATED = 130, 143  # as a shell has it: 128 and the signal's number
-
-
-EPILOG = (
-    "Every variant is compared with a float64 reference, and its FLOPs with the operators that "
-    "run, before it is timed; a difference is a row of its own and exit code 1, and so is a run, "
-    "or a case of it, that measured nothing."
-)
-
-
-def _size(text: str) -> int:
-    if (n := length(text)) and n <= LARGEST:
-        return n
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 0 < int(text) <= LARGEST):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1: got '{shown(text)}'")
-    return int(text)
-
-
-# What an option takes that takes several numbers.
-SIZES: dict[str, Any] = {"type": each_of(_size), "action": Several, "nargs": "+"}
-
-
-def options() -> Sequence[Option]:
-    return (
-        option("topic", "TOPIC", ", ".join(TOPICS), choices=TOPICS),
-        *grouped(
-            "what is timed",
-            option("--model", "NAME", "take the sizes of these models of the catalog", nargs="+"),
-            option("--d-model", "N", "of ffn: these widths, in no model", **SIZES),
-            option("--d-ff", "N", "of ffn: SwiGLU at these widths too (swiglu-own)", **SIZES),
-            option("--tokens", "N", "tokens of ffn, moe and norm", **SIZES),
-            option(
-                "--seq", "N", "prefill of attention and mla: so many tokens, as in 1k,4k", **SIZES
-            ),
-            option(
-                "--kv-len",
-                "N",
-                "decode of attention and mla: one token that attends to so many, itself included",
-                **SIZES,
-            ),
-            option("--batch", "N", "sequences of attention and mla", **SIZES),
-            option(
-                "--part",
-                None,
-                "of attention: core is what lies between the projections",
-                choices=("layer", "core"),
-            ),
-            option(
-                "--direction",
-                "WAY",
-                f"of ffn: {', '.join(DIRECTIONS)} (default forward)",
-                nargs="+",
-                choices=DIRECTIONS,
-            ),
-            option(
-                "--routing",
-                None,
-                "of moe (default both)",
-                nargs="+",
-                choices=("balanced", "skewed"),
-            ),
-            option(
-                "--dtype",
-                "DTYPE",
-                f"{', '.join(DTYPES)} (default bf16 on CUDA, else fp32)",
-                nargs="+",
-                choices=DTYPES,
-            ),
-            option("--device", None, "default cuda where there is one", choices=("cpu", "cuda")),
-            option("--variant", "NAME", "only these variants", nargs="+"),
-            flag("--no-compile", "leave out torch.compile"),
-        ),
-        *grouped(
-            "how",
-            option(
-                "--state",
-                None,
-                "caches as they are, or flushed first (default both)",
-                nargs="+",
-                choices=("hot", "cold"),
-            ),
-            option(
-                "--launch",
-                None,
-                "on CUDA: from Python, or as a CUDA graph (default both)",
-                nargs="+",
-                choices=("eager", "graph"),
-            ),
-            option(
-                "--precision",
-                "PERCENT",
-                "stop when every median is known to so much of it, up or down, at 95 %% "
-                "confidence (default 0.5)",
-                type=limited("percent", 0, 100),
-            ),
-            option(
-                "--rounds",
-                "N",
-                "most rounds; each variant has one turn in a round (default 40)",
-                type=_size,
-            ),
-            option(
-                "--seconds",
-                "X",
-                "stop, after three rounds, when they have lasted so long for each variant, "
-                "launch and state (default 0.3)",
-                type=limited("seconds", 0, 3600),
-            ),
-            option(
-                "--budget",
-                "SECONDS",
-                "of the whole run: cases that by an estimate would not fit any more are rows "
-                "that say so",
-                type=limited("seconds", 0, LONGEST),
-            ),
-            flag("--no-ceiling", "do not measure what the device can do; no shares then"),
-        ),
-        *grouped(
-            "what becomes of it",
-            option(
-                "-o --output --save",
-                "FILE",
-                "append the rows as JSON lines to FILE (default metacount-bench-TOPIC.jsonl in "
-                "the current folder)",
-                nargs="?",
-                const=SAVED,
-                dest="save",
-            ),
-            flag("--list", "print the cases and variants, and run nothing"),
-            flag(
-                "--dry-run",
-                "print shapes, FLOPs, bytes and an estimate of the time, and run nothing; needs "
-                "no device",
-            ),
-        ),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
@@ -210,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         by = {case.dtype: grid.rates_of(plan, case.dtype) for case in cases}
         plans = [grid.plan_of(case, plan, by[case.dtype]) for case in cases]
         return Answer(
-            report=lambda: [[Lines(lambda _: bench_rows.plan_lines(plans, by))]],
+            report=lambda: bench_rows.plan_report(plans, by),
             data=lambda: plans,
         )
     file = None if args.save is None else args.save or rows.default_file(args.topic)
@@ -394,7 +239,7 @@ def _command(args: argparse.Namespace) -> str:
     """Write the command with the options that decide what is measured, no files of this machine."""
     words = ["metacount", "bench", args.topic]
     left_out = ("topic", "json", "save", "list", "dry_run")
-    for name in sorted({declared.dest for declared in options()} - {*left_out}):
+    for name in sorted({option.dest for option in options_of("bench")} - {*left_out}):
         value = getattr(args, name)
         if value is None or value is False:
             continue

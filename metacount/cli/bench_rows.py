@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
-from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
-from metacount.cli.report import Grid, Notes
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY, Ceiling, Row
+from metacount.cli.report import DASH, WIDEST_TEXT, Block, Grid, Notes, Report, Text, bold, in_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from metacount.bench.case import Case
     from metacount.bench.grid import Rates
-    from metacount.bench.rows import Ceiling, Row
-    from metacount.cli.report import Report
     from metacount.files import Json
 
 
-DASH = "-"
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 LAUNCHES = {
@@ -27,53 +23,45 @@ LAUNCHES = {
 }
 
 
-def case_lines(rows: Sequence[Row]) -> list[str]:
-    """Write the case, two tables or three, then what concerns single rows and those not timed."""
-    lines = _title(rows[0].to_dict())
+def case_report(rows: Sequence[Row]) -> Report:
+    """Report the case, two tables or three, then what concerns single rows and those not timed."""
+    sections = [_title(rows[0].to_dict())]
     timed = sorted((row for row in rows if row.status == OK), key=_order)
-    if timed:
-        launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
-        for cells, drops, shown in (
-            (TIMES, ("p20 - p80", "95 %"), timed),
-            (ROOF, ("by ops", "copy", "moved"), timed),
-            (POWER, (), [row for row in timed if row.power_w]),
-        ):
-            # without columns that say nothing: of few rounds there are no intervals
-            cells = {head: cell for head, cell in cells.items() if any(map(cell, shown))}
-            rows_of_table = [
-                (
-                    row.variant,
-                    _how(row, launches, directions),
-                    *(cell(row) for cell in cells.values()),
-                )
-                for row in shown
-            ]
-            align = "<<" + "".join("<" if head in ("", "bound") else ">" for head in cells)
-            grid = Grid(
-                heads=("variant", "state", *cells), rows=rows_of_table, align=align, drops=drops
-            )
-            lines += ["", *grid.lines(columns())] if shown else []
-        lines += _remarks(timed, launches, directions)
-    return lines + _not_timed(rows)
+    launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
+    for columns, drops, shown in (
+        (TIMES, ("p20 - p80", "95 %"), timed),
+        (ROOF, ("by ops", "copy", "moved"), timed),
+        (POWER, (), [row for row in timed if row.power_w]),
+    ):
+        # without columns that say nothing: of few rounds there are no intervals
+        cells = {head: cell for head, cell in columns.items() if any(map(cell, shown))}
+        table = [
+            (row.variant, _how(row, launches, directions), *(cell(row) for cell in cells.values()))
+            for row in shown
+        ]
+        align = "<<" + "".join("<" if head in ("", "bound") else ">" for head in cells)
+        heads = ("variant", "state", *cells)
+        if shown:
+            sections.append([Grid(heads=heads, rows=table, align=align, drops=drops)])
+    sections[-1] += [*_remarks(timed, launches, directions), *_not_timed(rows)]
+    return sections
 
 
-def _not_timed(rows: Sequence[Row]) -> list[str]:
-    """Write why rows have no times; those of one reason together."""
-    names: dict[str, list[str]] = {}
+def _not_timed(rows: Sequence[Row]) -> Iterator[Block]:
+    names: dict[str, list[str]] = {}  # by reason
     for row in rows:
         if row.status != OK:
             direction = "" if row.direction == FORWARD else row.direction
             state = row.state if row.status == TOO_BUSY else ""
             name = " ".join(filter(None, (row.variant, direction, state)))
             names.setdefault(f"{row.status}: {row.reason}", []).append(name)
-    lines: list[str] = []
     for reason, several in names.items():
         every = len(several) == len(rows) > 1
         if every or len(several) == 1:
-            lines += paragraph("all" if every else several[0], reason, columns())
+            yield Notes([("all" if every else several[0], reason)])
         else:
-            lines += [reason, *paragraph("", ", ".join(several), columns())]
-    return lines
+            yield Text(reason, unbroken=True)
+            yield Notes([("", ", ".join(several))])
 
 
 def _order(row: Row) -> tuple[int, bool, bool]:
@@ -81,7 +69,6 @@ def _order(row: Row) -> tuple[int, bool, bool]:
 
 
 def _how(row: Row, launches: set[str], directions: set[str]) -> str:
-    """Say the state of a row, and the launch and direction where there are several."""
     words = [row.state]
     if len(launches) > 1:
         words.append(row.launch)
@@ -93,24 +80,20 @@ def _how(row: Row, launches: set[str], directions: set[str]) -> str:
 SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd"}
 
 
-def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> list[str]:
-    lines: list[str] = []
+def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> Iterator[Block]:
     if len(launches) == 1:
-        lines += [LAUNCHES[rows[0].launch]]
+        yield Text(LAUNCHES[rows[0].launch], unbroken=True)
     if BACKWARD in directions:
-        lines += ["bwd: forward and backward (fwd+bwd) less the forward of the same round"]
-    elif directions != {FORWARD}:
-        lines += [", ".join(sorted(directions))]
-    for name, kernels in {row.variant: kernels_of(row) for row in rows}.items():
-        if kernels:
-            lines += paragraph(name, f"ran {', '.join(kernels)}", columns())
-    notes = {(row.variant, row.note): None for row in rows if row.note and row.direction == FORWARD}
-    for name, note in notes:
-        lines += paragraph(name, str(note), columns())
+        less = "bwd: forward and backward (fwd+bwd) less the forward of the same round"
+        yield Text(less, unbroken=True)
+    elif rows and directions != {FORWARD}:
+        yield Text(", ".join(sorted(directions)), unbroken=True)
+    kernels = {row.variant: ", ".join(kernels_of(row)) for row in rows}
+    yield Notes((name, f"ran {some}" if some else "") for name, some in kernels.items())
+    notes = {(row.variant, row.note or ""): None for row in rows if row.direction == FORWARD}
+    yield Notes(notes)
     counted = {row.variant: row.counted_on for row in rows if row.counted_on}
-    for name, on in counted.items():
-        lines += paragraph(name, f"FLOPs counted on {on} of the same shapes", columns())
-    return lines
+    yield Notes((n, f"FLOPs counted on {on} of the same shapes") for n, on in counted.items())
 
 
 def kernels_of(row: Row) -> list[str]:
@@ -214,45 +197,37 @@ LEGEND = {
 }
 
 
+def written(report: Report) -> str:
+    """Write a part of what is printed piece by piece, with an empty line after it."""
+    text = in_text(report)
+    return f"{text}\n" if text else ""
+
+
 def where_text(environment: Json) -> str:
     """Write the device, the versions, and a warning where something else is running."""
-    warned = environment.get("other_load")
-    warning = paragraph("warning", warned, columns()) if warned else []
-    return _joined([_where(environment), warning])
+    warned = environment.get("other_load") or ""
+    return written([[_where(environment)], [Notes([("warning", warned)])]])
 
 
 def case_text(rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: Json) -> str:
     """Write the roofs that were measured for this case, and its tables."""
-    return _joined([_roofs(new_roofs, environment), case_lines(rows) if rows else []])
+    return written([[_roofs(new_roofs, environment)], *(case_report(rows) if rows else [])])
 
 
 def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling], printed: str) -> str:
     """Write how far the roofs moved, and what the columns mean that were printed."""
     drifts = [
-        line
+        (f"ceiling {dtype}", f"{roof.drift * 100:+.1f} % from the beginning to the end")
         for dtype, roof in ceilings.items()
         if roof.drift is not None and not roof.held_up
-        for line in paragraph(
-            f"ceiling {dtype}",
-            f"{roof.drift * 100:+.1f} % from the beginning to the end",
-            columns(),
-        )
     ]
-    legend = [
-        line
-        for name, text in LEGEND.items()
-        if f" {name} " in f"{printed} ".replace("\n", " ")
-        for line in paragraph(f"{name:<7}", text, columns())
-    ]
-    return _joined([drifts, legend if any(row.status == OK for row in rows) else []], last=True)
+    is_timed = any(row.status == OK for row in rows)
+    words = f"{printed} ".replace("\n", " ")
+    legend = [(name, text) for name, text in LEGEND.items() if is_timed and f" {name} " in words]
+    return in_text([[Notes(drifts)], [Notes(legend, pad=7)]])
 
 
-def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
-    text = "".join("\n".join(part) + "\n\n" for part in parts if part)
-    return text.removesuffix("\n") if last else text
-
-
-def _where(environment: Json) -> list[str]:
+def _where(environment: Json) -> Text:
     words = [environment["device"]]
     if environment["threads"] is not None:
         words.append(
@@ -266,17 +241,17 @@ def _where(environment: Json) -> list[str]:
     if environment["commit"] is not None:
         commit, *changed = environment["commit"].split("+")
         words.append(f"commit {commit[:10]}{' and changes' if changed else ''}")
-    return wrapped(", ".join(words), min(columns(), WIDEST_TEXT))
+    return Text(", ".join(words), most=WIDEST_TEXT)
 
 
-def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
-    lines = []
+def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> Notes:
+    notes = []
     peaks = environment["stated_peaks"] or {}
     for dtype, roof in ceilings.items():
         if roof.held_up:
             share = f"{100 * (roof.core_share or 0):.0f} % of a core"
             text = f"not measured: this process had {share}, so that shares would mean nothing"
-            lines += paragraph(f"ceiling {dtype}", text, columns())
+            notes.append((f"ceiling {dtype}", text))
             continue
         n, k, m = roof.shape
         text = (
@@ -292,8 +267,8 @@ def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
                 f"; the vendor states {peaks[f'{dtype}_tflops']} TFLOP/s dense and "
                 f"{peaks['memory_tbytes_per_s']} TB/s"
             )
-        lines += paragraph(f"ceiling {dtype}", text, columns())
-    return lines
+        notes.append((f"ceiling {dtype}", text))
+    return Notes(notes)
 
 
 def cases_report(cases: Sequence[Case]) -> Report:
@@ -326,25 +301,25 @@ PLAN_NOTE = (
 )
 
 
-def plan_lines(plans: Sequence[Json], rates: Mapping[str, Rates]) -> list[str]:
-    """Write the rates that a plan is estimated by, a table for each case, and the sum."""
-    lines: list[str] = []
-    for dtype, rate in rates.items():
-        text = (
+def plan_report(plans: Sequence[Json], rates: Mapping[str, Rates]) -> Report:
+    """Report the rates that a plan is estimated by, a table for each case, and the sum."""
+    by = Notes(
+        (
+            f"estimated by, {dtype}",
             f"{rate.flops_per_s / 1e12:.4g} TFLOP/s, {rate.bytes_per_s / 1e9:,.0f} GB/s "
-            f"({rate.source})"
+            f"({rate.source})",
         )
-        lines += paragraph(f"estimated by, {dtype}", text, columns())
-    for plan in plans:
-        lines += ["", *_case_plan(plan)]
+        for dtype, rate in rates.items()
+    )
     total = sum(plan["seconds"] for plan in plans)
     many = sum(len(plan["variants"]) for plan in plans)
-    lines += ["", f"{len(plans)} cases, {many} variants: about {_time(total)}"]
-    return [*lines, *wrapped(PLAN_NOTE, min(columns(), WIDEST_TEXT))]
+    text = f"{len(plans)} cases, {many} variants: about {_time(total)}"
+    last = [Text(text, unbroken=True), Text(PLAN_NOTE, most=WIDEST_TEXT)]
+    return [[by], *map(_case_plan, plans), last]
 
 
-def _case_plan(plan: Json) -> list[str]:
-    body = [
+def _case_plan(plan: Json) -> list[Block]:
+    rows = [
         (
             v["name"] if v["direction"] == FORWARD else f"{v['name']}, {v['direction']}",
             units.flops(v["needed_flops"]),
@@ -355,20 +330,16 @@ def _case_plan(plan: Json) -> list[str]:
         )
         for v in plan["variants"]
     ]
-    width = min(columns(), WIDEST_TEXT)
+    inputs = ", ".join(map(str, plan["inputs"]))
     memory = f"about {units.gib(plan['needs_bytes'])}, one variant at a time"
-    return [
-        *_title(plan),
-        *paragraph("inputs", ", ".join(map(str, plan["inputs"])), width),
-        *paragraph("memory", memory, width),
-        *table(PLAN_HEADS, body, "<>>>><"),
-    ]
+    notes = Notes([("inputs", inputs), ("memory", memory)])
+    return [*_title(plan), notes, Grid(heads=PLAN_HEADS, rows=rows, align="<>>>><")]
 
 
-def _title(case: Json) -> list[str]:
-    width = min(columns(), WIDEST_TEXT)
+def _title(case: Json) -> list[Block]:
     title = f"{case['topic']} {case['model']}, {_named(case['workload'])}, {case['dtype']}"
-    return [*map(bold, wrapped(title, width)), *wrapped(_named(case["sizes"]), width)]
+    sizes = _named(case["sizes"])
+    return [Text(title, bold, most=WIDEST_TEXT), Text(sizes, most=WIDEST_TEXT)]
 
 
 def _named(values: Mapping[str, object]) -> str:

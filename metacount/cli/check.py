@@ -6,20 +6,8 @@ from fractions import Fraction
 
 from metacount import units
 from metacount.cli.answer import Answer
-from metacount.cli.layout import WIDEST_TEXT, bold, dim
-from metacount.cli.options import (
-    FORMATS,
-    MODEL,
-    TIMEOUT,
-    WAYS,
-    WORKLOAD,
-    check_quantity,
-    limited,
-    option,
-    quantity,
-    request_of,
-)
-from metacount.cli.report import Formula, Grid, Lines, Notes, Text
+from metacount.cli.options import check_quantity, request_of
+from metacount.cli.report import WIDEST_TEXT, Formula, Grid, Lines, Notes, Text, bold, dim
 from metacount.errors import EXIT_DISAGREE, InputError, shown
 from metacount.resolve import file_and_name, find_model
 
@@ -31,37 +19,12 @@ if TYPE_CHECKING:
     import sympy
 
     from metacount.check import Judgement, Term
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
     from metacount.resolve import Model
     from metacount.spec import Request
 
 LABEL = 14  # characters of the first column
 LONGEST = 110  # characters of a difference in names
-
-
-def options() -> Sequence[Option]:
-    from metacount.textbook.closed_form import COUNTS
-
-    return (
-        option(
-            "formula",
-            "FORMULA",
-            'FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
-            "our words, our letters or a config's",
-        ),
-        *(shared for shared in MODEL if shared is not TIMEOUT),
-        quantity(COUNTS, WAYS, "params, or of a formula of the run the nearest"),
-        option(
-            "--timeout",
-            "SECONDS",
-            "a formula that takes longer is stopped (default 10)",
-            type=limited("seconds", 0, 3600, above=True),
-            default=10.0,
-        ),
-        *WORKLOAD,
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -132,7 +95,6 @@ def report_of(judgement: Judgement, model: str) -> Report:
 
 
 def _table(judgement: Judgement) -> Grid:
-    """Tabulate both sides, and each part of what the formula has more than the model, or less."""
     from sympy import latex
 
     from metacount.algebra.text import in_letters
@@ -229,7 +191,6 @@ def _term(term: Term) -> Block:
 
 
 def _size(expr: sympy.Expr) -> str:
-    """Write an expression in our names; in letters where that is too long to read."""
     from metacount.algebra.text import in_letters
     from metacount.check.comparison import named
 

@@ -6,11 +6,9 @@ import re
 import sys
 
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold, cells, dim, wrapped
-from metacount.cli.options import FORMATS, check_known, option
-from metacount.cli.progress import say as show
-from metacount.cli.report import Grid, Lines, Text
-from metacount.errors import EXIT_INTERRUPTED, interrupted
+from metacount.cli.options import check_known
+from metacount.cli.progress import gathered
+from metacount.cli.report import WIDEST_TEXT, Grid, Lines, Text, bold, cells, dim, wrapped
 from metacount.languages import checked_language, terminal_language
 from metacount.teaching.texts import VERDICTS, translated
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
     from metacount.teaching.texts import Verdict
 
@@ -28,38 +25,6 @@ GLUE = "\0"
 NAME = r"[A-Za-z](?:_(?:[a-z]+|I))?(?![A-Za-z0-9_])"
 LETTER = re.compile(rf"(?<![\w']){NAME}(?=[·²)]| [-+=/] )|(?<=[·(]){NAME}")
 INDENT = "  "
-
-
-def options() -> Sequence[Option]:
-    from metacount.teaching.claims import TOPICS, claims
-
-    return (
-        option(
-            "ids",
-            "ID",
-            "these statements, each with its whole computation",
-            nargs="*",
-            words=lambda: (claim.id for claim in claims()),
-        ),
-        option(
-            "--topic",
-            "NAME",
-            f"only statements on this topic: {', '.join(TOPICS)}",
-            words=lambda: dict.fromkeys(claim.topic for claim in claims()),
-        ),
-        option(
-            "--verdict",
-            "NAME",
-            f"only statements that are {', '.join(VERDICTS)}",
-            words=lambda: VERDICTS,
-        ),
-        option(
-            "--lang",
-            "LANG",
-            "en or zh (default: that of the terminal; en with the options below)",
-        ),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -83,14 +48,8 @@ def run(args: argparse.Namespace) -> Answer:
         if running > 1:
             some = "{n} statements are judged by running modules"
         print(f"metacount: {translated(some, lang, n=running)}", file=sys.stderr)
-    verdicts: list[Verdict] = []
-    code, message = 0, ""
-    try:
-        for claim in chosen:
-            show(f"judged {len(verdicts)} of {len(chosen)} statements")
-            verdicts.append(judge_claim(claim, lang=lang))
-    except KeyboardInterrupt:
-        code, message = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
+    judged = (judge_claim(claim, lang=lang) for claim in chosen)
+    verdicts, code, message = gathered(judged, len(chosen), "judged", "statements")
     verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
 
     def report() -> Report:

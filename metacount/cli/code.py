@@ -6,33 +6,15 @@ import ast
 import os
 
 from metacount.cli.answer import Answer
-from metacount.cli.layout import bold, dim, is_terminal
-from metacount.cli.options import FORMATS, option
-from metacount.cli.report import Grid, Text
+from metacount.cli.report import Block, Grid, Report, Text, bold, dim, is_terminal
 from metacount.errors import InputError, nearest, shown
-from metacount.files import PACKAGE
 from metacount.frozen import frozen
+from metacount.package import PACKAGE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Report
-
-
-def options() -> Sequence[Option]:
-    return (
-        option(
-            "names",
-            "NAME",
-            "a class or a function (RMSNorm, apply_rope, glu_params), or a topic: all of norm, "
-            "ffn, attention, mla, moe, position, ...",
-            nargs="*",
-        ),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -47,7 +29,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _listing(chosen: Sequence[Code]) -> Report:
-    """Report every name with what its docstring says, file by file."""
     sections: list[list[Block]] = []
     for file in dict.fromkeys(code.file for code in chosen):
         rows = [(f"  {c.name}", c.says) for c in chosen if c.file == file]
@@ -57,7 +38,6 @@ def _listing(chosen: Sequence[Code]) -> Report:
 
 
 def _texts(chosen: Sequence[Code]) -> Report:
-    """Report the code itself, each piece below the file and the line where it stands."""
     sections: list[list[Block]] = []
     for i, code in enumerate(chosen):
         text = _painted(code.text) if is_terminal() else code.text
@@ -68,7 +48,6 @@ def _texts(chosen: Sequence[Code]) -> Report:
 
 
 def _painted(text: str) -> str:
-    """Paint Python code in the terminal's own colours."""
     from rich.console import Console
     from rich.syntax import Syntax
 

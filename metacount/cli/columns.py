@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from metacount.cli.answer import Answer
-from metacount.cli.options import names, option
-from metacount.cli.report import Grid, Share
+from metacount.cli.report import Cell, Grid, Notes, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
 from metacount.frozen import frozen
 from metacount.settings.values import meant
-from metacount.spec import FIELDS
+from metacount.spec import FIELDS, ModelSpec
 from metacount.units import heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from metacount.cli.report import Cell, Notes
     from metacount.files import Json
-    from metacount.spec import ModelSpec
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
@@ -52,20 +49,10 @@ class Row:
     data: Json | None
 
 
-def _known() -> list[str]:
+def known_columns() -> list[str]:
+    """List the names of all columns."""
     by_role = (f"{kind}.{role}" for kind in BY_ROLE for role in ROLES)
     return [*DERIVED, *COUNTED, *FIELDS, *RUN, "name", *by_role]
-
-
-OPTION = option(
-    "--columns",
-    "NAME,...",
-    "a table with a row for each model and these columns: fields of a model, figures, "
-    "by_role.ROLE, active_by_role.ROLE, share.ROLE; also attention, ffn, layers, experts, "
-    "d_ff/d_model",
-    type=names,
-    words=_known,
-)
 
 
 def attention_kind(spec: ModelSpec) -> str:
@@ -108,7 +95,7 @@ DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
 
 def checked(names: Sequence[str]) -> list[str]:
     """Check columns under our names; raise an `InputError` that names one that is none."""
-    known, columns = _known(), []
+    known, columns = known_columns(), []
     for name in names:
         try:
             fields = () if name in known else meant(name)
@@ -169,7 +156,6 @@ def _is_number(value: Cell) -> bool:
 
 
 def _data(names: Sequence[str], row: Row) -> Json:
-    """Convert the columns of a model to plain data; a share is a number between 0 and 1."""
     data: Json = {"model": row.heading}
     for name in names:
         value = cell(row, name)

@@ -6,14 +6,12 @@ import os
 from glob import escape, glob
 
 from metacount.cli.answer import Pieces
-from metacount.cli.options import WORDS, option
+from metacount.cli.options import Option, options_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from metacount.cli.options import Option
 
     Words = dict[str, str]  # what may be typed, and what it is for
 
@@ -47,19 +45,6 @@ complete -c metacount -f -a '(metacount completion fish --line (commandline -cp 
 }
 
 
-def options() -> Sequence[Option]:
-    return (
-        option(
-            "shell",
-            "SHELL",
-            'bash, zsh or fish; to try it: eval "$(metacount completion bash)" (zsh the same), '
-            "metacount completion fish | source",
-            choices=tuple(SCRIPTS),
-        ),
-        option("--line", "LINE", "print what may follow this line; the scripts ask it"),
-    )
-
-
 def run(args: argparse.Namespace) -> Pieces:
     if args.line is None:
         return Pieces(text=SCRIPTS[args.shell])
@@ -74,13 +59,12 @@ def run(args: argparse.Namespace) -> Pieces:
 
 
 def _following(before: Sequence[str], current: str, args: argparse.Namespace) -> Words:
-    """List what may follow the words before the one that is typed."""
     command = next((word for word in before if not word.startswith("-")), None)
     if command is None:
         return {**args.commands, "--help": "", "--version": ""}
     if command not in args.commands:
         return {}
-    options: Sequence[Option] = args.file_of(command).options()
+    options = options_of(command)
     last = next((word for word in reversed(before) if word.startswith("-")), None)
     for taker in (each for each in options if last in each.names):
         if taker.takes and (taker.is_plural or before[-1] == last):
@@ -92,10 +76,9 @@ def _following(before: Sequence[str], current: str, args: argparse.Namespace) ->
 
 
 def _values(option: Option, current: str) -> Words:
-    metavar = option.said.get("metavar", "")
-    known = option.said.get("choices") or (option.words or WORDS.get(metavar, tuple))()
+    metavar = option.keywords.get("metavar", "")
     start = current[: current.rfind(",") + 1] if metavar in LISTS else ""
-    words = {f"{start}{word}": "" for word in known}
+    words = {f"{start}{word}": "" for word in option.words()}
     return words | (_files(current) if metavar in FILES else {})
 
 

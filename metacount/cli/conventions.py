@@ -10,9 +10,9 @@ from functools import partial
 
 from metacount import units
 from metacount.cli.answer import Answer
-from metacount.cli.layout import dim, table, width_of, wrapped
-from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.cli.report import Grid, Lines, Notes, Text, dim, table, title, width_of, wrapped
 from metacount.errors import InputError
+from metacount.package import table_of_package
 from metacount.resolve import TransformersOnly, remedy
 from metacount.textbook.conventions import SAME, amounts, conventions
 from metacount.textbook.count import fitted, length_shown
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from metacount.spec import Request, Workload
     from metacount.textbook.conventions import Amounts, Convention
 
-MEANINGS = {
-    "P": "parameters used for one token",
-    "Q": "parameters stored",
-    "E": "of P, in tables that are looked up",
-    "T": "of E, the token table",
-    "L": "of E, learned positions",
-    "W": "products with weights, forward",
-    "H": "of W, the output head's",
-    "B": "of W, the blocks'",
-    "R": "of W, the routers'",
-    "A": "products between positions, all pairs",
-    "D": "the same with heads of d / h values",
-    "C": "products between positions that the mask keeps",
-}
 ALWAYS = "PEWHBAC"
 
 
@@ -89,13 +75,12 @@ def _legend(a: Amounts) -> list[Block]:
     letters = a.letters()
     written = {letter for letter, other in SAME if letters[letter] != letters[other]}
     written |= {letter for letter in "LR" if letters[letter]}
-    rows = []
-    for letter, meaning in MEANINGS.items():
-        total = letters[letter]
+    rows, meanings = [], table_of_package("textbook/amounts.tsv")
+    for letter, total in letters.items():
         if (letter in ALWAYS or letter in written) and (letter != "C" or a.causal):
             flops = giga(Fraction(total, a.tokens), "FLOP")
             amount = units.exact(total // a.tokens) if letter in "PQETL" else flops
-            rows.append((letter, amount, meaning))
+            rows.append((letter, amount, *meanings[letter]))
     return [Text("per token", dim), Grid(heads=(), rows=rows, align="<><")]
 
 
@@ -146,7 +131,6 @@ def _why(rows: tuple[Convention, ...], a: Amounts) -> str:
 
 
 def _data(model: Model, workload: Workload) -> Json:
-    """Convert the conventions of a model to plain data with every digit."""
     a = amounts(model.spec, workload)
 
     def exact(value: Fraction) -> int | str:

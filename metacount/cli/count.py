@@ -9,33 +9,17 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.cli import columns
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold
 from metacount.cli.models import compared, published_notes
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    INPUT_SHOWN,
-    MODELS,
-    OVER,
-    SETTINGS,
-    WORKLOAD,
-    flag,
-    option,
-    own_module,
-    request_of,
-    whole_number,
-)
-from metacount.cli.report import Grid, Notes, Share, Text, title
+from metacount.cli.options import INPUT_SHOWN, own_module, request_of
+from metacount.cli.report import WIDEST_TEXT, Grid, Notes, Share, Text, bold, title
 from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, FIGURES, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over
 from metacount.settings import parse_settings
-from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import OTHERS, count, fitted, length_shown
-from metacount.textbook.engine import ENGINES, reserved_cache
+from metacount.textbook.engine import reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -43,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import OwnModule
@@ -57,12 +40,6 @@ if TYPE_CHECKING:
     Any: TypeAlias = Model | TransformersOnly
     Kept: TypeAlias = dict[str, str] | None  # kv_dtype, state_dtype
 
-APART = (
-    ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
-    ("--kv-dtype --state-dtype", "--folder"),
-    ("--columns --engine --kv-dtype --state-dtype", "--conventions"),
-)
-BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
@@ -70,44 +47,6 @@ BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
 ROLES = ("role", "params", "share", "active_params")
 FACTS = ("kind", "n_layers", "d_model")
 FLOPS = ("matmul_flops", "causal_matmul_flops")
-
-
-def options() -> Sequence[Option]:
-    return (
-        MODELS,
-        option(
-            "--folder",
-            "DIR",
-            "count every model that a .json file below DIR describes; --json then prints one "
-            "object a line",
-        ),
-        option(
-            "--jobs",
-            "N",
-            "processes that count a folder (default: one for each core)",
-            type=whole_number,
-        ),
-        *SETTINGS,
-        OVER,
-        *WORKLOAD,
-        option("--kv-dtype", "DTYPE", "of the KV cache (default --dtype)", type=dtype),
-        option("--state-dtype", "DTYPE", "of recurrent states (default --dtype)", type=dtype),
-        option(
-            "--engine",
-            None,
-            "also the KV cache as this engine reserves it, and by which rule",
-            choices=ENGINES,
-        ),
-        flag(
-            "--conventions",
-            "the FLOPs of the workload under the conventions in use, and who uses each",
-        ),
-        columns.OPTION,
-        INPUT,
-        DEVICE,
-        flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
@@ -178,7 +117,6 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
 
 def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
-    """Count somebody's own module: what is in it, and over inputs what its forward costs."""
     from metacount.api import tree
     from metacount.summary.modules import typed_inputs
 
@@ -233,7 +171,6 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
 
 
 def _models(args: argparse.Namespace) -> Sequence[Any]:
-    """Find the models that are named, or the one that is named at every value of --over."""
     if args.over is None:
         return [find_any(argument, args.settings) for argument in args.model]
     if len(args.model) > 1:
@@ -263,7 +200,6 @@ def _totals_report(totals: Totals) -> Report:
 def _served(
     model: Any, request: Request, engine: str | None, cache_dtypes: Kept
 ) -> Reserved | None:
-    """Count what an engine reserves for a model, or for its text part."""
     if engine is None:
         return None
     it = model.text if isinstance(model, TransformersOnly) else model
@@ -432,7 +368,6 @@ def _facts(model: Model) -> Iterator[Block]:
 
 
 def _workload(runs: Sequence[Json], spec: ModelSpec | None = None) -> str:
-    """Write the workload, as far as it is common to all models."""
     parts = [f"batch {runs[0]['batch_size']}"]
     for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):
         values = {run[name] for run in runs}
@@ -448,7 +383,6 @@ def _workload(runs: Sequence[Json], spec: ModelSpec | None = None) -> str:
 
 
 def _words(data: Json, spec: ModelSpec | None, verbose: bool) -> dict[str, str]:
-    """Say what each figure is: in a few words or whole, and of this model where it matters."""
     words = {n: figure.meaning if verbose else figure.brief for n, figure in COUNTED.items()}
     if data.get("least_active_params") is not None:
         words["active_params"] = "the most used for one token"
@@ -530,7 +464,6 @@ def heading(model: Any) -> str:
 
 
 def _table(data: Sequence[Json]) -> Grid:
-    """Tabulate what --json says of each model, without words: roles, workload, figures."""
     rows: list[tuple[Cell, ...]] = []
     for group, before in BY_NAME.items():
         parts = [model.get(group) or {} for model in data]
@@ -553,7 +486,6 @@ def _table(data: Sequence[Json]) -> Grid:
 
 
 def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
-    """Report several models side by side, as many columns at once as fit."""
     columns = []
     for model, each in zip(models, data, strict=True):
         column: dict[str, Cell] = {**each, **(each["buffers"] or {}), **each["by_role"]}
@@ -578,7 +510,6 @@ def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
 
 
 def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
-    """Say what is to be said of several models' figures: warnings, and where they come from."""
     pairs = [*zip(models, data, strict=True)]
     notes = [(f"warning  {heading(m)}", text) for m, each in pairs for text in each["warnings"]]
     if any(isinstance(model, Model) for model in models):

@@ -5,17 +5,9 @@ from __future__ import annotations
 import re
 
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import (
-    FORMATS,
-    MODEL_HELP,
-    SETTINGS,
-    WORKLOAD,
-    option,
-    request_of,
-)
-from metacount.cli.report import Amount, Grid, Lines, Notes, Text, grids
-from metacount.diff.compared import QUANTITIES, STATUSES
+from metacount.cli.options import request_of
+from metacount.cli.report import Amount, Block, Cell, Grid, Lines, Notes, Report, Text, bold, grids
+from metacount.diff.compared import QUANTITIES, STATUSES, Diff, Row
 from metacount.errors import InputError
 from metacount.figures import FIGURES, is_shown
 from metacount.resolve import TransformersOnly, find_any
@@ -27,13 +19,9 @@ from metacount.units import exact
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Cell, Report
-    from metacount.diff.compared import Diff, Row
 
-TAKES_LIKE = False  # the place of MODEL is A's
 SIGNS = {"replaced": "~", "added": "+", "removed": "-", "resized": "~", "changed": "~", "same": "="}
 TITLES = {
     "params": "parameters",
@@ -41,16 +29,6 @@ TITLES = {
     "matmul_flops": "matmul_flops of a forward",
     "kv_cache_bytes": "kv_cache_bytes after seq tokens",
 }
-
-
-def options() -> Sequence[Option]:
-    return (
-        option("model", "A", MODEL_HELP),
-        option("other", "B", "the model to compare with; without it, A with --set", nargs="?"),
-        *SETTINGS,
-        *FORMATS,
-        *WORKLOAD,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -102,7 +80,6 @@ def report_of(diff: Diff) -> Report:
 
 
 def _table(diff: Diff) -> Grid:
-    """Tabulate every quantity of every part of both models, then of the models."""
     rows: list[tuple[Cell, ...]] = []
     for row in diff.rows:
         for quantity in QUANTITIES:
@@ -193,7 +170,6 @@ def _quantity(diff: Diff, quantity: str) -> list[Block]:
 
 
 def _described(row: Row) -> Iterator[Block]:
-    """Say how a part is made in both models; one paragraph for a part that is the same."""
     texts = dict.fromkeys(part.described for part in (row.a, row.b) if part is not None)
     label = f"{SIGNS[row.status]} {_name(row)}"
     if row.status == "same":

@@ -10,7 +10,7 @@ from sympy.printing.precedence import PRECEDENCE
 from sympy.printing.str import StrPrinter
 
 from metacount.algebra.text import in_letters
-from metacount.cli.layout import wrapped
+from metacount.cli.report import wrapped
 from metacount.figures import FIGURES
 
 if TYPE_CHECKING:

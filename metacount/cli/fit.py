@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
-from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said, workload_of
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Text, bold
+from metacount.cli.shard import fit_notes, how_of, peak_notes, work_text, workload_of
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
 from metacount.settings.values import bytes_size
@@ -17,57 +15,16 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import TransformersOnly
     from metacount.sharding.fit import Device, Fit, Fits
     from metacount.sharding.result import Job
 
-APART = (
-    ("--serve", "--train"),
-    ("--device-map", "--train --zero --mixed-precision --micro-batches"),
-)
-BELONGS = (("--cpu-memory", "--device-map"),)
-GPUS = "h100-80gb,h200,b200,mi300x"
 HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longest seq")
 
 
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        option(
-            "--gpu",
-            "NAME,...",
-            f"devices (default {GPUS}), with their number or without: h100, 8xh100; `all` of those "
-            "that are known",
-        ),
-        option(
-            "--devices",
-            "N",
-            "a mesh of exactly so many, and exit 1 where none fits (default: the fewest)",
-            type=whole_number,
-        ),
-        option(
-            "--device-map",
-            None,
-            "where accelerate puts each part of the module, built on meta: all of --gpu together; "
-            "auto evens the devices out, sequential fills one after the other",
-            choices=("auto", "sequential"),
-        ),
-        option(
-            "--cpu-memory",
-            "SIZE",
-            "with --device-map: for what the devices do not hold (64GB, 64GiB; default none)",
-        ),
-        flag("--serve", "serving, which is the default"),
-        *JOB,
-        *FORMATS,
-    )
-
-
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sharding.fit import devices, fit
+    from metacount.sharding.fit import GPUS, devices, fit
 
     if args.device_map is not None:
         return _placed(args)
@@ -158,7 +115,7 @@ def report_of(answer: Fits) -> Report:
         of = "the smallest mesh"
         if any(each.asked for each in answers):
             of = "the mesh of so many devices that cuts least, of those that fit,"
-        head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
+        head.append(Text(f"{of} for {work_text(done, batch=False)}; by formula"))
         head.append(Notes([("assumed", assumed(done))]))
     if (stored := answer.stored) is not None:
         size = units.gib(stored.n_bytes)
@@ -168,9 +125,9 @@ def report_of(answer: Fits) -> Report:
     commands: list[Block] = []
     for each in answers:
         commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
-        commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
+        commands.append(Notes([] if each.closest is None else fit_notes(each.closest)))
         if each.largest is not None and each.job is not None:
-            commands.append(Notes(peak_said(each.largest, each.job)))
+            commands.append(Notes(peak_notes(each.largest, each.job)))
     fits = done is not None and any(each.mesh is not None for each in answers)
     last = _columns(answers, done) if fits and done is not None else []
     last += [("memory", _source(each.device)) for each in answers]
@@ -204,7 +161,6 @@ def _source(device: Device) -> str:
 
 
 def _columns(fits: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
-    """Say what the two last columns are, and what limits them beside memory."""
     from metacount.sharding.fit import MOST
 
     fitting = [each for each in fits if each.mesh is not None]

@@ -7,21 +7,8 @@ from functools import partial
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold, columns, dim, wrapped
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    MODEL,
-    WORKLOAD,
-    flag,
-    option,
-    own_module,
-    repeated,
-    request_of,
-    whole_number,
-)
-from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.cli.options import own_module, request_of
+from metacount.cli.report import Grid, Lines, Notes, Text, bold, columns, dim, title, wrapped
 from metacount.errors import InputError
 from metacount.resolve import find_any, find_model
 
@@ -30,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
@@ -38,36 +24,9 @@ if TYPE_CHECKING:
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
 
-APART = (("--formula", "--decode --reference --depth --only --input"),)
-BELONGS = (("--device", "--input"),)
 DEVICES = {"meta": "the meta device", "cpu": "the CPU"}
 PARAMS, FLOPS = 7, 10  # characters of the two figures
 WIDEST = 120
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        *WORKLOAD,
-        INPUT,
-        DEVICE,
-        flag("--decode", "one more token, which finds the others in a cache"),
-        option("--depth", "N", "show modules down to this depth (default: all)", type=whole_number),
-        repeated(
-            "--only",
-            "PATH",
-            "the steps of one module, by its path (layers.0, self_attn); may be repeated",
-        ),
-        flag(
-            "--reference",
-            "of a config, our reference module with its equations instead of transformers' own",
-        ),
-        flag(
-            "--formula",
-            "by the formulas alone, without torch: FLOPs and saved bytes of each step in letters",
-        ),
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -137,7 +96,6 @@ def report_of(flow: Flow) -> Report:
 
 
 def _table(flow: Flow) -> Grid:
-    """Tabulate the steps without steps inside, each with how often it runs in all."""
     rows: list[tuple[Cell, ...]] = []
     for times, step in flow.walk():
         if step.like is None:
@@ -316,7 +274,6 @@ def _forward_grid(table: ForwardTable) -> Grid:
 
 
 def _forward_report(name: str, table: ForwardTable) -> Report:
-    """Report a forward part by part, each operation with its shapes and its cost."""
     run = table.workload
     work = f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}"
     read = (

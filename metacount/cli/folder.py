@@ -13,10 +13,9 @@ import sys
 from collections import Counter
 
 from metacount import units
-from metacount.cli.answer import Pieces, enveloped
-from metacount.cli.layout import GAP, cells, columns, width_of
+from metacount.cli.answer import Pieces, enveloped, prepare_for_torch
 from metacount.cli.progress import say
-from metacount.cli.report import Grid, Notes, in_text
+from metacount.cli.report import GAP, Grid, Notes, cells, columns, in_text, width_of
 from metacount.errors import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_INPUT,
@@ -29,8 +28,8 @@ from metacount.errors import (
     shown,
 )
 from metacount.frozen import frozen
-from metacount.resolve import TransformersOnly, find_in_file
-from metacount.spec import DTYPE_BYTES, SEQ_LEN
+from metacount.resolve import Model, TransformersOnly, find_in_file
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from metacount.files import Json
-    from metacount.resolve import Model
-    from metacount.spec import Request, Workload
 
     Measure: TypeAlias = Callable[[Model | TransformersOnly, Workload | Request], Json]
 
@@ -229,8 +226,6 @@ class _Job:
 
     def measured(self, path: str) -> Outcome:
         """Measure one file, as `metacount count FILE` does."""
-        from metacount.cli.answer import prepare_for_torch
-
         prepare_for_torch()
         return self._outcome(path, self._by_module)
 
@@ -422,7 +417,6 @@ class FolderView:
         return f"{what} and {units.exact(more)} more" if more > 0 else what
 
     def _reasons(self) -> list[tuple[str, str]]:
-        """Say the most frequent reasons first, each with the first of its files."""
         groups = sorted(self.refused.values(), key=len, reverse=True)
         notes = []
         for (path, error), *more in groups[:MOST_REASONS]:
@@ -443,7 +437,6 @@ def _is_measured(data: Json) -> bool:
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
-    """Write what the table shows of a file after its name: the mark of that, and the figures."""
     data = outcome.data
     mark = MARKS["text"] if "part" in data else MARKS["measured"] if _is_measured(data) else ""
     shorts = (units.exact, units.exact, units.gib, units.flops)
@@ -455,7 +448,6 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
-    """Tabulate the models by name; names are shortened, and the last columns left out, to fit."""
     paths = sorted(rows)
     routed = any(row[1] != row[2] for row in rows.values())
     heads = [head for head in HEADS if routed or head != "active_params"]
@@ -473,7 +465,6 @@ def _grid(rows: dict[str, tuple[str, ...]]) -> Grid:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Shorten the paths by the end that all have."""
     for end in SHARED_ENDS:
         if all(path.endswith(end) and path != end for path in paths):
             return [shown(path.removesuffix(end)) for path in paths]

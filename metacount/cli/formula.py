@@ -8,20 +8,8 @@ from keyword import iskeyword
 
 from metacount import units
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold, dim, wrapped
-from metacount.cli.options import (
-    EXCLUSIVE,
-    FORMATS,
-    MODEL,
-    WAYS,
-    WORKLOAD,
-    check_quantity,
-    flag,
-    grouped,
-    quantity,
-    request_of,
-)
-from metacount.cli.report import Grid, Lines, Notes, Text
+from metacount.cli.options import check_quantity, request_of
+from metacount.cli.report import WIDEST_TEXT, Grid, Lines, Notes, Text, bold, dim, wrapped
 from metacount.errors import InputError, shown
 from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly, find_any, find_model
@@ -33,7 +21,6 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
@@ -49,27 +36,6 @@ RUN_MEANINGS = {
     "T": "positions that one token attends to",
     "S_e": "tokens that the encoder reads",
 }
-
-
-def options() -> Sequence[Option]:
-    from metacount.textbook.closed_form import COUNTS
-
-    return (
-        *MODEL,
-        quantity(COUNTS, WAYS),
-        flag(
-            "--from-code",
-            "read it off the code instead, run with symbols for sizes: transformers' for a config, "
-            "our reference modules for a name of the catalog",
-        ),
-        *grouped(
-            EXCLUSIVE,
-            flag("--latex", "print LaTeX"),
-            flag("--python", "print a Python function"),
-        ),
-        *FORMATS[:3],
-        *WORKLOAD,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
@@ -98,7 +64,6 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
 
 def _read(model: Model | TransformersOnly, args: argparse.Namespace) -> CodeForm:
-    """Read a form off the code, in the names of its config or of our spec."""
     prepare_for_torch()
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
 
@@ -306,7 +271,6 @@ def textbook(model: Model, form: ClosedForm) -> Written:
 
 
 def _off_code(model: Model | TransformersOnly, form: CodeForm) -> Written:
-    """Write a form that was read off code in the fields of its config."""
     from sympy import latex
 
     from metacount.cli.expressions import in_fields, upright, whole_python
@@ -384,7 +348,6 @@ def _value(form: CodeForm, expr: sympy.Expr) -> int:
 
 
 def _layers(form: CodeForm) -> list[Block]:
-    """Report each kind of layer and how many there are, with a line for each role in one layer."""
     from metacount.cli.expressions import in_fields
     from metacount.textbook.closed_form import readable
 

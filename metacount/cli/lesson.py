@@ -7,9 +7,19 @@ from functools import partial
 
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.claims import GLUE, INDENT, prose
-from metacount.cli.layout import bold, cells, dim, noted_table, table, width_of, wrapped
-from metacount.cli.options import JSON, LANG, MODEL_HELP, SETTINGS, flag, option
-from metacount.cli.report import Grid, Lines, Text
+from metacount.cli.report import (
+    Grid,
+    Lines,
+    Text,
+    bold,
+    cells,
+    dim,
+    in_text,
+    noted_table,
+    table,
+    width_of,
+    wrapped,
+)
 from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.languages import checked_language, terminal_language
@@ -20,29 +30,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Report
     from metacount.files import Json
     from metacount.resolve import Given
     from metacount.teaching.lessons import Block, Page
 
-TAKES_LIKE = False
-APART = (("--json", "--markdown"),)
 WIDEST = 88  # cells of a line: a page is read, not scanned
 COMMAND = re.compile(r"`[^`]{1,48}`")  # short enough not to be broken
 NUMBER = re.compile(r"[-+−<>≈]?\d[\d,.]*(e[-+−]?\d+)?( ?[%×A-Za-z]+)?|[-–]|")
-
-
-def options() -> Sequence[Option]:
-    return (
-        option("topic", "TOPIC", "one of those that `metacount lesson` lists", nargs="?"),
-        option("--model", "MODEL", f"the model to teach with: {MODEL_HELP}"),
-        *SETTINGS,
-        LANG,
-        flag("--answers", "show the exercises' answers"),
-        flag("--markdown", "print Markdown instead of text"),
-        JSON,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
@@ -72,8 +67,6 @@ class Lesson:
     @property
     def text(self) -> str:
         """The page as a terminal shows it."""
-        from metacount.cli.report import in_text
-
         return in_text(report_of(self.page, self.answers))
 
     def to_dict(self) -> Json:

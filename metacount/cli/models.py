@@ -5,26 +5,21 @@ from __future__ import annotations
 import sys
 from itertools import chain
 
-from metacount import units
-from metacount.catalog import compare_published
+from metacount import catalog, units
+from metacount.catalog import CatalogEntry, Comparison, compare_published
 from metacount.cli.answer import Answer
-from metacount.cli.layout import WIDEST_TEXT, columns
-from metacount.cli.options import FORMATS, check_known, flag, option
-from metacount.cli.report import DASH, Grid, Text
+from metacount.cli.options import check_known
+from metacount.cli.report import DASH, WIDEST_TEXT, Cell, Grid, Report, Text, columns
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from metacount.catalog import CatalogEntry, Comparison
-    from metacount.cli.options import Option
-    from metacount.cli.report import Cell, Report
     from metacount.files import Json
 
     Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec
 
-APART = (("--columns", "--fields"),)
 HEADS = ("id", "params", "published", "ours", "layers", "d_model", "kind", "family", "name")
 ALIGN = "<>>>>><<<"
 LONGEST_LABEL = 9
@@ -37,32 +32,7 @@ TAKES = {
 }
 
 
-def options() -> Sequence[Option]:
-    from metacount.cli.columns import OPTION
-
-    return (
-        option(
-            "text",
-            "TEXT",
-            "only models whose id, name or family contains TEXT",
-            nargs="?",
-            default="",
-        ),
-        option("--family", "NAME", "only models of this family", words=_families),
-        flag("--fields", "print the fields that --set takes, with their meaning"),
-        OPTION,
-        *FORMATS,
-    )
-
-
-def _families() -> Iterable[str]:
-    from metacount.catalog import entries
-
-    return dict.fromkeys(entry.family for entry in entries())
-
-
 def run(args: argparse.Namespace) -> Answer:
-    from metacount import catalog
     from metacount.formulas.model import params
 
     if args.columns:
@@ -73,7 +43,7 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(report=_fields_report, data=field_rows, table=_fields_table)
     entries = catalog.entries()
     if args.family is not None:
-        families = {family.lower(): family for family in _families()}
+        families = {e.family.lower(): e.family for e in entries}
         if args.family.lower() not in families:
             otherwise = f"choose one of {', '.join(families.values())}"
             check_known("--family", args.family, families, otherwise, "is not in the catalog")
@@ -146,7 +116,6 @@ def published_notes(entry: CatalogEntry) -> list[tuple[str, str]]:
 
 
 def _table(counted: Sequence[Counted], *, on_screen: bool = False) -> Grid:
-    """Tabulate the catalog with the count of each model; on a screen the columns that fit."""
     rows: list[tuple[Cell, ...]] = []
     ours: str | None
     layers: str | None
@@ -238,7 +207,6 @@ def _fields_table() -> Grid:
 
 
 def _fields_report() -> Report:
-    """Report the fields, below the part that each belongs to."""
     by_part: dict[str, list[tuple[Cell, ...]]] = {}
     for row in field_rows():
         part = row["path"].rpartition(".")[0]

@@ -21,23 +21,21 @@ from metacount.cli.results import tree_html
 from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
-from metacount.files import read_of_package
+from metacount.files import Json
 from metacount.languages import label, translations
+from metacount.package import read_of_package
 from metacount.settings.values import LENGTHS
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.textbook.proven import FROM, own_type
-from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN, Worksheet, worksheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.files import Json
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
     from metacount.resolve import Given
-    from metacount.spec import Request, Workload
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.worksheet import Worksheet
 
 
 UNKNOWN = "nothing is recorded of a model of this structure"
@@ -234,8 +232,6 @@ def page(*models: Given, workload: Workload | Request | None = None, lang: str =
     '<!doctype html>'
     """
     from metacount.resolve import model_of
-    from metacount.spec import Request
-    from metacount.textbook.worksheet import worksheet
 
     return page_html([worksheet(model_of(m), workload or Request()) for m in models], lang)
 
@@ -321,7 +317,6 @@ def _folded(title: str, about: str, inside: str, lang: str, run: str = "") -> st
 
 
 def _flow(sheet: Worksheet, lang: str) -> str:
-    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
     from metacount.flow.run import flow
 
     run = sheet.workload

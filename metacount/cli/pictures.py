@@ -224,7 +224,6 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
 
 
 def _notes(bars: Sequence[Bar]) -> list[str]:
-    """Write each warning once, after the model, or after how many models it is of."""
     models: dict[str, dict[str, None]] = {}
     for bar in bars:
         for text in bar.warnings:
@@ -244,7 +243,6 @@ def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
 
 
 def _title(bars: Sequence[Bar], quantity: str, lang: str) -> str:
-    """Say what all bars share: the model where it is not beside them, and what is run."""
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
     run, depends = bars[0].run, FIGURES[quantity].run
     shared = [f"{label('batch', lang)} {run.batch_size:,}"] if depends else []

@@ -238,7 +238,6 @@ def plain_ticks(axis: Axis, steps: tuple[float, ...] = (1, 2, 5)) -> None:
 
 
 def _roof(axes: Axes, ceiling: Ceiling, points: Sequence[Row]) -> None:
-    """Draw the slope of the copy and the level of the best product, with their figures on them."""
     intensities = [row.intensity for row in points if row.intensity]
     low, high = min(*intensities, ceiling.ridge) / 2, max(*intensities, ceiling.ridge) * 2
     top = ceiling.flops_per_s / 1e12
@@ -339,7 +338,6 @@ def _lines(rates: Axes, ratios: Axes, rows: Sequence[Row], style: Look) -> None:
 
 
 def _curve_roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
-    """Draw the best product, and what the copy allows to GELU at each number of tokens."""
     top = ceiling.flops_per_s / 1e12
     axes.axhline(top, color="black", linewidth=1.2)
     look: Look = {"xycoords": ("axes fraction", "data"), "fontsize": 7.5}
@@ -357,7 +355,6 @@ def _curve_roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
 
 
 def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
-    """Put a label at most at every fourfold of tokens, short ones: 1, 16, 256, 4K."""
     ticks: list[int] = []
     for n in sorted({_tokens(row) for row in rows}):
         if not ticks or n >= 4 * ticks[-1]:

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.options import (
-    MODELS,
-    OVER,
-    SETTINGS,
-    check_quantity,
-    each_of,
-    flag,
-    option,
-    quantity,
-    tokens,
-)
+from metacount.cli.options import check_quantity
 from metacount.cli.pictures import (
     activations_figure,
     caches_figure,
@@ -24,122 +14,25 @@ from metacount.cli.pictures import (
 )
 from metacount.errors import InputError, shown
 from metacount.files import check_writable, write_whole
-from metacount.languages import LANGUAGES, terminal_language
-from metacount.resolve import find_model
+from metacount.languages import terminal_language
+from metacount.resolve import Model, find_model
 from metacount.settings import each_setting, parse_settings
-from metacount.settings.values import dtype
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from matplotlib.figure import Figure
 
-    from metacount.cli.options import Option
-    from metacount.resolve import Model
     from metacount.spec import Request
 
     Picture = tuple[str, Callable[[], Figure], object]  # in a phrase, drawn, and as plain data
 
-TAKES_LIKE = False
 RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
 # What can be drawn, by option; one of them is asked for.
-KINDS = {
-    "model": "MODEL",
-    "caches": "--caches MODEL",
-    "activations": "--activations NAME",
-    "roofline": "--roofline RESULTS",
-    "curves": "--curves RESULTS",
-}
-BELONGS = (
-    ("--set --seq --batch", "MODEL --caches"),
-    ("--over --quantity", "MODEL"),
-    ("--lang", "MODEL --caches --activations"),
-    ("--launch", "--roofline --curves"),
-    ("--dtype", "MODEL --caches --roofline --curves"),
-)
-APART = (
-    ("--json", "-o --html --lang"),
-    ("--html", "-o --over --quantity --caches --activations --roofline --curves"),
-)
-
-
-def options() -> Sequence[Option]:
-    from metacount.textbook.closed_form import FORWARD
-
-    return (
-        MODELS,
-        option(
-            "-o --output",
-            "FILE",
-            "the picture: a name that ends in .svg, .png or .pdf; in .html, the page of --html",
-        ),
-        option(
-            "--html",
-            "PAGE.html",
-            "in place of a picture: a page for a browser, which needs no network; its sizes are "
-            "sliders, its numbers closed forms that it evaluates, each with what is proven of it",
-        ),
-        quantity(FORWARD, "; by its parts, absolute and in percent"),
-        OVER,
-        option(
-            "--seq",
-            "N,N,...",
-            "a bar for each length of a sequence: 1k,4k,16k,64k; with --caches the points of its "
-            "lines",
-            type=each_of(tokens),
-        ),
-        option("--batch", "N", "sequences (default 1)", type=int),
-        option(
-            "--caches",
-            "MODEL",
-            "the KV caches that MHA, GQA, MQA and MLA would need in this model, beside each other",
-        ),
-        option(
-            "--activations",
-            "NAME",
-            "activations and their derivatives, as the modules run them: relu, gelu, silu, ...",
-            nargs="+",
-        ),
-        option(
-            "--roofline",
-            "RESULTS",
-            "rates over intensity, from what `bench --save` wrote",
-            nargs="+",
-        ),
-        option(
-            "--curves", "RESULTS", "GELU and SwiGLU over the tokens, from such files", nargs="+"
-        ),
-        option(
-            "--state",
-            None,
-            "which rows of the results (default hot)",
-            default="hot",
-            choices=("hot", "cold"),
-        ),
-        option(
-            "--launch",
-            None,
-            "which rows of the results (default graph, where there are any)",
-            choices=("eager", "graph"),
-        ),
-        option(
-            "--dtype",
-            "DTYPE",
-            "of a model's KV cache (default bf16); of results, which rows: "
-            f"{', '.join(RESULT_DTYPES)} (default: of the last one)",
-            type=dtype,
-        ),
-        option(
-            "--lang",
-            None,
-            "the language of the labels (default: that of the terminal, else en)",
-            choices=LANGUAGES,
-        ),
-        *SETTINGS,
-        flag("--json", "print the numbers of a picture as JSON instead of drawing it"),
-    )
+KINDS = {"model": "MODEL", "caches": "--caches MODEL", "activations": "--activations NAME"}
+KINDS |= {"roofline": "--roofline RESULTS", "curves": "--curves RESULTS"}
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:

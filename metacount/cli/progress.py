@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from metacount.errors import EXIT_INTERRUPTED, interrupted
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +51,7 @@ class Running:
             self.clear()
 
     def _write(self) -> None:
-        from metacount.cli.layout import columns
+        from metacount.cli.report import columns
 
         wait = FIRST
         while not self.ended.wait(wait):
@@ -79,6 +81,24 @@ def clear() -> None:
     """Take the line away for what is written now."""
     for line in _running:
         line.clear()
+
+
+def gathered(
+    results: Iterable[Result], total: int, done: str, things: str
+) -> tuple[list[Result], int, str]:
+    """Collect results as they come, and say how many there are.
+
+    Ctrl-C leaves fewer: the exit code and a sentence then say so.
+    """
+    come: list[Result] = []
+    try:
+        say(f"{done} 0 of {total} {things}")
+        for result in results:
+            come.append(result)
+            say(f"{done} {len(come)} of {total} {things}")
+    except KeyboardInterrupt:
+        return come, EXIT_INTERRUPTED, interrupted(len(come), total, things)
+    return come, 0, ""
 
 
 def done_of(run: Callable[[Item], Result], items: Iterable[Item], doing: str) -> list[Result]:

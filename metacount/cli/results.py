@@ -6,13 +6,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
-from metacount.cli.layout import bold
 from metacount.cli.report import (
     Grid,
     Lines,
     Notes,
     Share,
     Text,
+    bold,
     in_html,
     in_text,
     markdown,
@@ -75,7 +75,6 @@ def _count_report(result: Count) -> Report:
 
 
 def _training_report(step: TrainingCount) -> Report:
-    """Report every figure of a step that is counted, and why others are not."""
     from metacount.cli.count import figure_row
     from metacount.figures import FIGURES
     from metacount.textbook.count import run_text

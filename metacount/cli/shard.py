@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import FORMATS, MODEL, flag, option, tokens, whole_number
-from metacount.cli.report import Amount, Grid, Notes, Text
+from metacount.cli.options import options_of
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Text, bold
 from metacount.errors import InputError
 from metacount.resolve import find_model
-from metacount.settings.values import bytes_size, dtype
-from metacount.sharding.by_formula import STATES
-from metacount.sharding.mesh import PER_MACHINE
-from metacount.sharding.shard import SCHEDULES, Asked
+from metacount.settings.values import bytes_size
 from metacount.spec import Workload
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.sharding.fit import Verdict
     from metacount.sharding.result import Job, Kind, Sharded
 
-APART = (("--rank", "--ranks"),)
 MOST_KINDS = 8  # that are shown without --ranks all
 MEMORY = {
     "param_bytes": "parameters",
@@ -49,101 +41,10 @@ MEMORY = {
 }
 
 
-def _named(name: str, known: Iterable[str], where: str = "") -> Option:
-    default = getattr(Asked(), name)
-    words = ", ".join(known)
-    return option(
-        f"--{name}",
-        "NAME",
-        f"{where}{words} (default {default})",
-        default=default,
-        words=lambda: known,
-    )
-
-
-# What is done on the mesh; `fit` takes these too.
-JOB = (
-    flag("--train", "a step of training, not serving"),
-    option(
-        "--zero",
-        "N",
-        "what is spread over dp: 1 optimizer, 2 and gradients, 3 and parameters (default 3)",
-        type=whole_number,
-    ),
-    _named("optimizer", STATES),
-    flag("--mixed-precision", "keep parameters, gradients and the optimizer's state in float32"),
-    flag("--master-weights", "of `train`; on a mesh choose --mixed-precision"),
-    flag(
-        "--sequence-parallel",
-        "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
-    ),
-    flag("--loss-parallel", "in training: each rank of tp keeps its part of the logits"),
-    _named("attention", ATTENTIONS, "in training: "),
-    _named("checkpointing", CHECKPOINTINGS, "in training: "),
-    _named("schedule", SCHEDULES, "in training: "),
-    option(
-        "--batch --global-batch",
-        "N",
-        "global batch: sequences of all ranks together (default: one for each at a time)",
-        type=whole_number,
-    ),
-    option(
-        "--micro-batches",
-        "N",
-        "how often a rank runs in a step (default: pp)",
-        type=whole_number,
-    ),
-    option(
-        "--seq",
-        "N",
-        "tokens of each sequence; 128k is 128·1,024 (default 2048)",
-        type=tokens,
-    ),
-    option(
-        "--per-machine",
-        "N",
-        f"ranks of one machine, which follow each other (default {PER_MACHINE})",
-        type=whole_number,
-        default=PER_MACHINE,
-    ),
-    option("--dtype", "DTYPE", "that is computed with (default bf16)", type=dtype, default="bf16"),
-    option("--kv-dtype", "DTYPE", "of the KV cache, by formula (default --dtype)", type=dtype),
-)
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        option(
-            "--mesh",
-            "DEGREES",
-            "degrees of parallelism: dp=64,tp=8,pp=4 (data, tensor, pipeline), ep=8 (experts, over "
-            "the ranks of a stage), cp=2 (context)",
-        ),
-        option("--world", "N", "the ranks that the mesh must make", type=whole_number),
-        option("--rank", "R", "show this rank", type=whole_number),
-        option("--ranks", None, "show every kind of rank in full", choices=("all",)),
-        option(
-            "--plan",
-            "FILE",
-            "how modules are cut, as JSON; without it, ours",
-        ),
-        option(
-            "--fits",
-            "SIZE",
-            "whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
-        ),
-        flag("--formula", "count by formulas alone, without torch"),
-        option("-o --output", "FILE", "draw the mesh: .svg, .png, .pdf"),
-        *JOB,
-        *FORMATS,
-    )
-
-
 def how_of(args: argparse.Namespace) -> Json:
-    """Collect the options of `JOB`, as the API takes them."""
+    """Collect the options of a job on a mesh, as the API takes them."""
     renamed = {"batch": "batch_size", "seq": "seq_len"}
-    given = (option.dest for option in JOB if option.dest != "train")
+    given = (option.dest for option in options_of("@job") if option.dest != "train")
     return {renamed.get(name, name): getattr(args, name) for name in given}
 
 
@@ -174,7 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.output is not None:
         from metacount.cli.pictures import mesh_figure, save
 
-        save(mesh_figure(sharded, job_said(sharded.job)), args.output)
+        save(mesh_figure(sharded, job_text(sharded.job)), args.output)
     return Answer(
         report=lambda: report_of(sharded, rank=args.rank, every=args.ranks == "all", fits=fits),
         data=lambda: _data(sharded, args.rank, fits),
@@ -215,25 +116,25 @@ def report_of(
     else:
         heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
         first = chosen[0].first if rank is None else rank
-        held += [_memory(chosen, heads, rank), Notes(peak_said(chosen[0], job))]
+        held += [_memory(chosen, heads, rank), Notes(peak_notes(chosen[0], job))]
         ranks = [held, _sent(chosen[0], first, job)]
     notes = [("note", note) for note in sharded.missing]
     notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
     return [
         [
             Text(f"{bold(sharded.name)}  ({sharded.model})", unbroken=True),
-            Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_said(job)}"),
+            Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_text(job)}"),
             Text(source),
         ],
         _kinds(sharded, every),
         *ranks,
         [Notes([("links", _between(sharded))])],
-        [Notes([] if fits is None else fits_said(fits))],
+        [Notes([] if fits is None else fit_notes(fits))],
         [Notes(notes)],
     ]
 
 
-def work_said(job: Job, *, batch: bool = True) -> str:
+def work_text(job: Job, *, batch: bool = True) -> str:
     """Say what a job does, in a few words."""
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
@@ -246,16 +147,16 @@ def work_said(job: Job, *, batch: bool = True) -> str:
     return f"{words}, float32 kept, {job.dtype}" if job.master else f"{words}, {job.dtype}"
 
 
-def job_said(job: Job) -> str:
+def job_text(job: Job) -> str:
     """Say what a job does, with what each rank runs at a time."""
     if not job.train:
-        return f"{work_said(job)}: {job.rows} per rank"
+        return f"{work_text(job)}: {job.rows} per rank"
     times = f" {job.micro_batches} times" if job.micro_batches > 1 else ""
     batch = f"batch {units.exact(job.batch_size)}, seq {job.seq_len}: {job.rows} per rank{times}"
-    return f"{work_said(job)}; {batch}"
+    return f"{work_text(job)}; {batch}"
 
 
-def ranks_said(kind: Kind) -> str:
+def ranks_text(kind: Kind) -> str:
     """Write which ranks are of a kind, shortened where there are many runs."""
     runs = [
         f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
@@ -264,7 +165,7 @@ def ranks_said(kind: Kind) -> str:
     return ",".join(runs) if len(runs) <= 2 else f"{runs[0]},{runs[1]},…"
 
 
-def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
+def peak_notes(kind: Kind, job: Job) -> list[tuple[str, str]]:
     """Say what is alive at the worst moment of a step, or why nobody can."""
     if not job.train or kind.activation_bytes is None:
         return []
@@ -288,7 +189,7 @@ def _kinds(sharded: Sharded, every: bool) -> list[Block]:
     kinds = ordered if few else [*ordered[: MOST_KINDS - 1], ordered[-1]]
     rows: list[tuple[Cell, ...]] = [
         (
-            ranks_said(kind),
+            ranks_text(kind),
             kind.count,
             _stages(kind),
             str(kind.layers),
@@ -360,12 +261,12 @@ def _between(sharded: Sharded) -> str:
         return f"{where}, no rank sends between machines"
     sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
     return (
-        f"{where}, the rank that sends most between machines, of {ranks_said(most)}, "
+        f"{where}, the rank that sends most between machines, of {ranks_text(most)}, "
         f"sends there at most {sent}"
     )
 
 
-def fits_said(fits: Verdict) -> list[tuple[str, str]]:
+def fit_notes(fits: Verdict) -> list[tuple[str, str]]:
     """Say whether the largest rank fits, and what would."""
     room, total = units.gib(fits.room), units.gib(fits.total_bytes)
     largest = max(fits.parts, key=lambda name: fits.parts[name])

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from metacount import units
 from metacount.cli.answer import Answer, figures_table, prepare_for_torch
-from metacount.cli.layout import bold
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    MODEL,
-    WORKLOAD,
-    flag,
-    option,
-    own_module,
-    request_of,
-    whole_number,
-)
-from metacount.cli.report import Amount, Grid, Notes, Share, Text, title
+from metacount.cli.options import own_module, request_of
+from metacount.cli.report import Amount, Block, Cell, Grid, Notes, Report, Share, Text, bold, title
 from metacount.figures import FLOPS
-from metacount.resolve import find_any, find_model
-from metacount.settings.values import dtype
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
+from metacount.resolve import Model, find_any, find_model
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup, Training
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.resolve import Model
     from metacount.textbook.training import TrainingCount
-    from metacount.training.setup import Training
 
 # The choices that a step is made of, and what each of their words means.
 CHOICES = {
@@ -45,75 +26,6 @@ CHOICES = {
     "loss": LOSSES,
 }
 PHASES = ("matmul_flops", "backward_matmul_flops", "train_matmul_flops", "recompute_matmul_flops")
-
-BELONGS = (("--device", "--input"),)
-
-
-def options() -> Sequence[Option]:
-    default = Setup()
-    choices = (
-        option(
-            f"--{name}",
-            "NAME",
-            f"{', '.join(known)} (default {getattr(default, name)})",
-            default=getattr(default, name),
-            words=partial(tuple, known),
-        )
-        for name, known in CHOICES.items()
-    )
-    return (
-        *MODEL,
-        *WORKLOAD,
-        *choices,
-        option(
-            "--loss-chunks",
-            "N",
-            f"pieces of a chunked loss (default {default.loss_chunks})",
-            type=whole_number,
-            default=default.loss_chunks,
-        ),
-        flag("--master-weights", "the optimizer updates float32 copies of 16-bit parameters"),
-        option(
-            "--grad-dtype",
-            "DTYPE",
-            "of the gradients (default: that of the parameters)",
-            type=dtype,
-        ),
-        flag(
-            "--foreach",
-            "the optimizer updates all tensors together, as is torch's default on CUDA",
-        ),
-        option(
-            "--lora-rank",
-            "R",
-            "train adapters of this rank beside frozen linear layers",
-            type=whole_number,
-        ),
-        option(
-            "--lora-targets",
-            "NAME,...",
-            "which layers, by their last names, or all-linear "
-            f"(default {','.join(default.lora_targets)})",
-            type=_names,
-            default=default.lora_targets,
-        ),
-        option(
-            "--freeze",
-            "NAME,...",
-            "modules or parameters that are not trained, by path or last name",
-            type=_names,
-            default=(),
-        ),
-        INPUT,
-        DEVICE,
-        flag("--reference", "of a config, our reference module instead of transformers' own"),
-        flag("--formula", "count by formulas alone, without torch"),
-        *FORMATS,
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -213,7 +125,6 @@ def _phases(training: Training | TrainingCount, optimizer: int = 0) -> Grid:
 
 
 def _roles(training: Training | TrainingCount) -> Grid:
-    """Show kept bytes and FLOPs by role; a column that has no figures is left out."""
     saved = training.activation_bytes_by_role
     flops = {
         "forward": training.matmul_flops_by_role,
@@ -263,9 +174,9 @@ def report_of(training: Training) -> Report:
         _head(names, how, training.workload, training.setup, loss=loss),
         [_bytes(rows)],
         [_phases(training, training.optimizer_matmul_flops)],
-        [_beside(training)],
+        [_against_formulas(training)],
         [_roles(training)] if training.source != "given" else [],
-        [_kept("kept in", _by_layer(training))],
+        [_saved("kept in", _by_layer(training))],
         [_timeline(training)],
         [Text(f"at the peak, {where}", bold), Grid(heads=(), rows=parts, align="<>>")],
         [Notes(notes, pad=11)],
@@ -276,7 +187,7 @@ def _where(phase: str, place: str) -> str:
     return phase if place in ("", phase) else f"{phase}, at {place}"
 
 
-def _beside(training: Training) -> Notes:
+def _against_formulas(training: Training) -> Notes:
     equal: list[str] = []
     notes: list[str] = []
     for name, counted in training.formula.items():
@@ -291,7 +202,7 @@ def _beside(training: Training) -> Notes:
     return Notes(("formula", text) for text in (*same, *notes))
 
 
-def _kept(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
+def _saved(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
     cells: list[tuple[Cell, ...]] = [(name, n, size, _gib(size * n)) for name, n, size in rows]
     return Grid(heads=(where, "times", "bytes each", "in all"), rows=cells, align="<>>>")
 
@@ -358,7 +269,7 @@ def counted_report(model: Model, setup: Setup, counted: TrainingCount) -> Report
         [_bytes(_held(counted, f"state of {setup.optimizer}"))],
         [_phases(counted)],
         [_roles(counted)],
-        [_kept("kept in one block", _by_block(counted))],
+        [_saved("kept in one block", _by_block(counted))],
         [Notes(missing)],
         [Notes(notes, pad=10)],
     ]

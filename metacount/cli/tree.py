@@ -9,25 +9,30 @@ from math import prod
 from metacount import units
 from metacount.algebra.text import in_letters
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import GAP, bold, coloured, columns, dim, draws_lines
-from metacount.cli.options import (
-    DEVICE,
-    FORMATS,
-    INPUT,
-    MODEL,
-    WORKLOAD,
-    names,
-    option,
-    own_module,
-    request_of,
-    whole_number,
+from metacount.cli.options import own_module, request_of
+from metacount.cli.report import (
+    GAP,
+    Block,
+    Cell,
+    Formula,
+    Grid,
+    Lines,
+    Notes,
+    Report,
+    Share,
+    bold,
+    coloured,
+    columns,
+    dim,
+    draws_lines,
+    shown,
+    title,
 )
-from metacount.cli.report import Formula, Grid, Lines, Notes, Share, shown, title
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
-from metacount.measure.node import PERIOD, total, walk
-from metacount.resolve import Model, find_any
-from metacount.spec import legend
+from metacount.measure.node import PERIOD, Node, total, walk
+from metacount.resolve import Model, OwnModule, TransformersOnly, find_any
+from metacount.spec import ModelSpec, legend
 from metacount.spec.model import left_out
 from metacount.textbook.closed_form import LAYERS, layers_of, named_layers, readable
 from metacount.textbook.rows import Rows
@@ -38,12 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.api import Outputs, Tree
-    from metacount.cli.options import Option
-    from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.measure.node import Node
-    from metacount.resolve import OwnModule, TransformersOnly
-    from metacount.spec import ModelSpec
 
 # Every column that can be chosen, and what it says.
 COLUMNS = {
@@ -76,27 +76,6 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k"
 TIED = "tied"
 MANY = 48  # rows: with a title and notes, 60 lines
 OWN = "(own products)"  # FLOPs of a module that has rows of its own below it
-
-BELONGS = (("--device", "--input"),)
-
-
-def options() -> Sequence[Option]:
-    return (
-        *MODEL,
-        INPUT,
-        DEVICE,
-        option("--only", "PATH", "a module by its path or the end of it: layers.0.self_attn"),
-        option("--depth", "N", "levels below the first row (default all)", type=whole_number),
-        option(
-            "--columns",
-            "NAMES",
-            f"some of {', '.join(COLUMNS)}, with commas between them",
-            type=names,
-            words=lambda: COLUMNS,
-        ),
-        *FORMATS,
-        *WORKLOAD,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -141,7 +120,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _chosen(given: Sequence[str]) -> tuple[str, ...]:
-    """Check the columns an option names; the formula, which may need lines, comes last."""
     columns = [name.lower() for name in given]
     for name in columns:
         if name not in COLUMNS:
@@ -153,7 +131,6 @@ def _chosen(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _data(model: Model | TransformersOnly | OwnModule, tree: Tree, view: View) -> Json:
-    """Convert the tree to plain data, as deep as asked; with the formulas that were asked for."""
     data = tree.to_dict()
 
     def trim(data: Json, node: Node, level: int) -> None:
@@ -359,7 +336,6 @@ def _read(tree: Tree, view: View) -> str:
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:
-    """List (full name, full name of the tensor that it is) of every tied tensor."""
     return [
         (f"{node.path}.{name}".lstrip("."), place)
         for node in walk(root)
@@ -465,7 +441,7 @@ class _Rows:
         if seen or ((on_one_line or tied) and last) or len(last) == self._depth:
             return
         inner: list[Node | Row] = [*_tensor_rows(node, tensors, place, copies, within)]
-        held = tuple(child for child in node.children if _is_kept(child))
+        held = tuple(child for child in node.children if _holds_something(child))
         inner += _together(held) if node.module else held  # three of them are one already
         if node.own_flops and any(child.flops for child in node.children):
             at_own, flops = f"{place}.{OWN}".lstrip("."), node.own_flops * copies
@@ -481,10 +457,10 @@ class _Rows:
             yield from self.below(item, deeper, above, copies, within)
 
 
-def _is_kept(node: Node) -> bool:
+def _holds_something(node: Node) -> bool:
     """Tell whether a checkpoint holds something of a module, or the module multiplies."""
     stored = node.params or node.tied or node.flops or node.buffers.keys() - node.unstored
-    return bool(stored) or any(map(_is_kept, node.children))
+    return bool(stored) or any(map(_holds_something, node.children))
 
 
 def _chained(node: Node) -> Node:
@@ -553,7 +529,6 @@ def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
 
 
 def _together(children: tuple[Node, ...]) -> list[Node]:
-    """Add up neighbouring projections of queries, keys and values among the children."""
     names = [child.name for child in children]
     for wanted in TOGETHER:
         for at in range(len(names) - 2):
@@ -563,7 +538,6 @@ def _together(children: tuple[Node, ...]) -> list[Node]:
 
 
 def _sum(parts: tuple[Node, ...]) -> Node:
-    """Join three projections into one node: alike, with a count, or with a row for each."""
     name = ", ".join(part.name for part in parts)
     if len({part.alike for part in parts}) == 1:
         return replace(parts[0], name=name, count=len(parts))

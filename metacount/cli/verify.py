@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.count import recorded_notes
-from metacount.cli.layout import bold, columns, width_of
-from metacount.cli.options import (
-    FORMATS,
-    MODELS,
-    SETTINGS,
-    WORKLOAD,
-    check_quantity,
-    flag,
-    option,
-    repeated,
-    request_of,
-)
+from metacount.cli.options import check_quantity, request_of
 from metacount.cli.progress import done_of
-from metacount.cli.report import Grid, Notes, Text, title
+from metacount.cli.report import Grid, Notes, Text, bold, columns, title, width_of
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
@@ -28,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import TransformersOnly
@@ -39,42 +27,6 @@ if TYPE_CHECKING:
     from metacount.verify.forward import Forward
 
     Proofs = Sequence[tuple[Case, Sequence[Proof]]]
-
-BELONGS = (("--quantity", "--all-sizes"), ("--memory", "--forward"))
-
-
-def options() -> Sequence[Option]:
-    return (
-        MODELS,
-        flag("--all", "every model of the catalog"),
-        flag(
-            "--all-sizes",
-            "also show that the formulas less the forms read off code are zero for all sizes of a "
-            "domain, which is printed: transformers' code of a config, our reference modules of a "
-            "name of the catalog",
-        ),
-        repeated(
-            "--quantity",
-            "NAME",
-            "with --all-sizes: of this alone (params, matmul_flops, ...); may be repeated",
-        ),
-        option(
-            "--forward",
-            None,
-            "also run transformers' module and the reference on this device, in float32 with the "
-            "same random weights, and compare their logits; of 16 tokens without --seq",
-            choices=("cpu", "cuda"),
-        ),
-        option(
-            "--memory",
-            "SIZE",
-            "with --forward: what a module may take of the device (default all); what is over runs "
-            "through accelerate's dispatch, from CUDA to the CPU, from the CPU to disk",
-        ),
-        *SETTINGS,
-        *WORKLOAD,
-        *FORMATS,
-    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -161,7 +113,6 @@ def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
 
 
 def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) -> Report:
-    """Report what the record of proofs says of a model at this run, then what is proven anew."""
     from metacount.textbook.count import count
     from metacount.textbook.proven import proven_of, sizes_text
 
@@ -176,7 +127,7 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     pad = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
     code = ""
     for case, proofs in shown:
-        notes = [(proof.quantity, _said(proof)) for proof in proofs]
+        notes = [(proof.quantity, _outcome(proof)) for proof in proofs]
         if forms := [proof.form for proof in proofs if proof.form is not None]:
             notes.append(("that is", sizes_text(_where(proofs))))
             code = code or forms[0].source
@@ -184,7 +135,7 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     return [*sections, [Notes([("code", code)], pad=pad)]]
 
 
-def _said(proof: Proof) -> str:
+def _outcome(proof: Proof) -> str:
     from metacount.cli.expressions import in_fields
 
     if proof.problem:
@@ -201,7 +152,6 @@ def _said(proof: Proof) -> str:
 
 
 def _where(proofs: Sequence[Proof]) -> list[str]:
-    """List the domain of several proofs together, in words."""
     from metacount.cli.expressions import in_fields
     from metacount.verify.for_all_sizes import conditions_of
 

@@ -132,7 +132,6 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
 
 
 def _described(plain: ModelSpec, known: Container[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
-    """Yield stack, name, kind, text and paths of fields of each part, from the bottom up."""
     if plain.embedding is not None:
         yield "", "embedding", "table", table_described(plain), "embedding"
     if plain.position != "none":

@@ -20,31 +20,18 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from metacount.files import read_of_package
 from metacount.flow.steps import Seen
 from metacount.modules.linear import Linear
 from metacount.modules.model import EmbeddingProjection, OutputHead
 from metacount.modules.moe import Router
+from metacount.package import read_of_package
 from metacount.units import factor
 
 # Names of projections: what they give, and the index of their matrix.
-PROJECTIONS = {
-    "q_proj": ("q", "q"),
-    "k_proj": ("k", "k"),
-    "v_proj": ("v", "v"),
-    "o_proj": ("y", "o"),
-    "out_proj": ("y", "o"),
-    "gate_proj": ("gate", "gate"),
-    "up_proj": ("up", "up"),
-    "down_proj": ("y", "down"),
-    "g_proj": ("g", "g"),
-    "lm_head": ("logits", "head"),
-    "q_a_proj": ("c_q", "DQ"),
-    "q_b_proj": ("q", "UQ"),
-    "kv_a_proj_with_mqa": ("[c, k_r]", "DKV"),
-    "kv_b_proj": ("[k_n, v]", "UKV"),
-    "r_proj": ("r", "r"),
-}
+PROJECTIONS = {f"{name}_proj": (name, name) for name in ("q", "k", "v", "gate", "up", "g", "r")}
+PROJECTIONS |= {"o_proj": ("y", "o"), "out_proj": ("y", "o"), "down_proj": ("y", "down")}
+PROJECTIONS |= {"q_a_proj": ("c_q", "DQ"), "q_b_proj": ("q", "UQ"), "lm_head": ("logits", "head")}
+PROJECTIONS |= {"kv_a_proj_with_mqa": ("[c, k_r]", "DKV"), "kv_b_proj": ("[k_n, v]", "UKV")}
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "mv", "addmv"])
 BIASED = frozenset(["addmm", "addmv", "add"])
 NORMED = "(x − mean(x)) / √(var(x) + ε)"

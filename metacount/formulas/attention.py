@@ -48,8 +48,9 @@ class Attending:
     given beside a causal mask: the mask of a "window" or of a "prefix", [S, T]; `relative`:
     Transformer-XL's distances are part of the scores; `per_head`: a bias of each head is. So many
     columns of a head are rotated (`rotary_dim`, None: none), queries `grown` by their position. A
-    layer that `borrows` reads keys and values of an earlier one; an `indexed` one has a block
-    indexer. With `adapter_rank` each of q, k and v has an adapter of its own (Zamba2).
+    layer that `borrows` reads keys and values of an earlier one, one that `shares` what an earlier
+    indexer chose; an `indexed` one has a block indexer. With `adapter_rank` each of q, k and v has
+    an adapter of its own (Zamba2).
     """
 
     pairs: str = PAIRS
@@ -61,6 +62,7 @@ class Attending:
     grown: bool = False
     indexed: bool = False
     borrows: bool = False
+    shares: bool = False
     unit_offset: bool = False  # of the norms of queries and keys
     adapter_rank: Dim | None = None
 
@@ -440,7 +442,7 @@ def latent_attention(
     normed = t.record("scale", t.like(normed)) if part.scaled else normed
     cached = t.record("cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad))
     t.cached += [State(name="latents", shape=(rank,)), State(name="rotated keys", shape=(turned,))]
-    if part.indexer is not None:
+    if part.indexer is not None and not how.shares:
         assert latent is not None  # the spec requires it
         position_index(t, part.indexer, x, latent, how)
     t.sum_gradients(k_r)

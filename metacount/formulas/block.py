@@ -83,6 +83,7 @@ class Layer:
 
     `windowed`: its attention sees a window; `rotated`: positions rotate its queries and keys;
     `indexed`: it has a block indexer; `borrows`: it reads keys and values of an earlier block;
+    `shares`: it reads what an earlier block's indexer chose;
     `cross`: it has cross-attention; `second`: its feed-forward has the second width; `first_norm`:
     it has the first norm; `queried`: its queries are those of a table (the last block of PanGu-α);
     `of_encoder`: it is of the encoder beside a decoder; `compression`: its letter in that pattern.
@@ -94,6 +95,7 @@ class Layer:
     rotated: bool = False
     indexed: bool = False
     borrows: bool = False
+    shares: bool = False
     cross: bool = False
     second: bool = False
     first_norm: bool = True
@@ -125,6 +127,7 @@ def layer_of(spec: ModelSpec, stack: Stack, index: int) -> Layer:
         rotated=bool(isinstance(positions, Rope) and spec.has_rope_layer(index)),
         indexed=bool(spec.has_index_layer(index)),
         borrows=last.borrows(index),
+        shares=spec.shares_index(index),
         cross=spec.has_encoder and stack is spec.decoder,
         second=part is not None and part.is_second(index),
         first_norm=index > 0 or last.norms.first,
@@ -195,7 +198,7 @@ def run_branch(
     elif branch == CROSS:
         y = run_cross(t, spec, normed, given)
     else:
-        y = run_feed_forward(t, spec, layer, normed)
+        y = run_feed_forward(t, spec, layer, normed, x)
     if stack.hyper is not None:
         return write_streams(t, stack.hyper, x, y)
     x = normed if norms.placement == "stream" else x
@@ -224,7 +227,7 @@ def run_parallel(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given
     read = t.norm(x, first, norms)
     second_read = t.norm(x, second, norms) if second else read
     y = run_layer_mixer(t, spec, layer, read, given)
-    z = run_feed_forward(t, spec, layer, second_read)
+    z = run_feed_forward(t, spec, layer, second_read, x)
     t.role = "other"
     y = t.scale(t.add(y, z), stack.residual_scale)
     x = t.record("weigh", t.like(x)) if stack.residual_weight != 1.0 else x
@@ -283,6 +286,7 @@ def attending(spec: ModelSpec, layer: Layer) -> Attending:
         grown=growth is not None and not (growth.nope_only and layer.rotated),
         indexed=layer.indexed,
         borrows=layer.borrows,
+        shares=layer.shares,
         unit_offset=last.norms.unit_offset,
     )
 
@@ -312,22 +316,29 @@ def run_cross(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
     return y
 
 
-def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor) -> Tensor:
+def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, stream: Tensor) -> Tensor:
     """Run the feed-forward of a block: dense, experts in its place, or experts beside it.
 
-    What experts beside it give is added behind the next block (Cai et al. 2024, arXiv:2404.05019).
+    What experts beside it give is added behind the next block (Cai et al. 2024, arXiv:2404.05019);
+    where they have norms of their own, between which they read the stream, to what the feed-forward
+    gives (Gemma 4's released code).
     """
     stack = spec.last_stack
     part, experts = stack.feed_forward, stack.mixture
     assert part is not None
-    y = None
-    if layer.ffn in WITH_EXPERTS:
+    y, sums = None, experts is not None and experts.scaled_router
+    if layer.ffn in WITH_EXPERTS and not sums:
         assert experts is not None
         y = mixture(t, experts, part, x, name="moe" if layer.ffn == BESIDE else "mlp")
     if layer.ffn in WITH_DENSE and part.d_ff is not None:
         y = feed_forward(t, part, x, part.second if layer.second else part.d_ff)
     assert y is not None
-    return y
+    if not sums or layer.ffn != BESIDE or experts is None:
+        return y
+    y, norms = t.norm(y, "post_mlp_layernorm", stack.norms), stack.norms
+    read = t.norm(stream, "pre_moe_layernorm", norms)
+    routed = mixture(t, experts, part, read, name="moe", stream=stream)
+    return t.add(y, t.norm(routed, "post_moe_layernorm", norms))
 
 
 def run_shared(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:

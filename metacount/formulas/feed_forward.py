@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas.attention import adapted
+from metacount.formulas.attention import RMS, adapted
 from metacount.formulas.dim import Dim, chunk
 from metacount.formulas.tape import COLUMNS, FLAG, INDEX, ROWS, Store, Tape, Tensor
 from metacount.spec.ffn import FeedForward, Mixture
@@ -85,7 +85,15 @@ def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
     return t.mul(t.activation(gate, part.activation, part.swish_beta), up)
 
 
-def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str = "mlp") -> Tensor:
+def mixture(
+    t: Tape,
+    part: Mixture,
+    like: FeedForward,
+    x: Tensor,
+    *,
+    name: str = "mlp",
+    stream: Tensor | None = None,
+) -> Tensor:
     """A router, E experts of which k see a token, and shared experts for all.
 
     router [E + E_z, d]; of each expert gate and up in one [2·m_e, d], or up [m_e, d], and
@@ -93,6 +101,8 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     [1, d]. Zero experts have a row of the router and no matrix; with `rows` the first matrix of
     each is stored, and never read. `like` says the form of every feed-forward. In a latent of r_x
     values the matrices of routed experts have r_x for d: down to it [r_x, d], back [d, r_x].
+
+    A scaled router reads the `stream`, has d numbers for it and one for each expert (Gemma 4).
 
     What is saved is the same for every routing, as each token has k rows. With zero experts it is
     of k that compute, the most that can.
@@ -102,7 +112,7 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     eq. 1 (zero experts); the gate on shared experts is Qwen1.5-MoE's, the latent Nemotron 3's.
     """
     t.role, n, d_model, rank = "moe", x.rows, x.columns, t.run.rank
-    weights = route(t, part, x, name)
+    weights = route(t, part, x if stream is None else stream, name)
     hidden, latent = x, part.latent
     if latent is not None:
         x = t.linear(x, f"{name}.fc1_latent_proj", latent, bias=like.bias)
@@ -154,6 +164,11 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     arXiv:2409.12136 (SparseMixer: one expert after another, each by a softmax of those in reach);
     DeepSeek-V4 in transformers 5.23 (sqrtsoftplus, a table's choice).
     """
+    if part.scaled_router:
+        x = t.norm(x, "", RMS, affine=False)
+        trained = t.weight(f"{name}.gate.scale", x.columns)
+        x = t.record("weigh", t.like(x, grad=x.grad or trained), [(x, trained)])
+        x = t.record("scale", t.like(x))
     logits = t.widen(t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias))
     k, rows = part.top_k, x.rows
     if part.bias_is_param:
@@ -183,6 +198,12 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
         weights = t.record(
             "divide", t.like(weights), [(weights, weights.grad), (total, weights.grad)]
         )
+    if part.scaled_router:
+        trained = t.weight(f"{name}.gate.per_expert_scale", part.n_scores)
+        own = t.record(
+            "index", t.make(rows, k, grad=trained, width=t.run.value), [(chosen, trained)]
+        )
+        weights = t.mul(weights, own)
     return weights
 
 

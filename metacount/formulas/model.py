@@ -109,6 +109,12 @@ def _values_of_layers(spec: ModelSpec, windowed: Dim, full: Dim) -> Dim:
     return windowed * kv_cache_values(spec, windowed=True) + full * each
 
 
+def _shared_index_values(spec: ModelSpec) -> Dim:
+    """Count the values of a token that blocks do not keep, which have no indexer of their own."""
+    n_sharing = pieces.sharing_layers(spec, spec.last_stack.n_layers)
+    return 0 if is_zero(n_sharing) else n_sharing * cached_tensors(spec)[-1].size
+
+
 def index_cache_values(spec: ModelSpec) -> Dim:
     """Count the values that one token leaves in the caches of all block indexers."""
     n = pieces.indexed_layers(spec, spec.last_stack.n_layers)
@@ -150,6 +156,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
         return one * bytes_per_value
     windowed, full = pieces.caching_layers(spec)
     values = _values_of_layers(spec, windowed, full) + index_cache_values(spec)
+    values -= _shared_index_values(spec)
     return values * bytes_per_value
 
 
@@ -179,7 +186,7 @@ def kv_cache_bytes_by_part(
         values = compressed_cache_values(spec, part, seq_len)
     else:
         values = _values_of_layers(spec, windowed * near, full * seq_len)
-        values += index_cache_values(spec) * seq_len
+        values += (index_cache_values(spec) - _shared_index_values(spec)) * seq_len
     crossed = 0
     if spec.has_encoder:
         each = kv_cache_values(spec)

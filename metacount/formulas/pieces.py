@@ -55,7 +55,7 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, CompressedAttention
+from metacount.spec.attention import Attention, CompressedAttention, Indexer
 from metacount.spec.field import altered
 from metacount.spec.mixers import NoRecurrent
 from metacount.spec.position import Rope
@@ -224,6 +224,12 @@ def indexed_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     return 0 if index is None else lettered_layers(n_layers, index.pattern, "I")
 
 
+def sharing_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
+    """Count the blocks of a stack of n_layers that read what an earlier block's indexer chose."""
+    index = getattr(spec.last_stack.attention, "indexer", None)
+    return lettered_layers(n_layers, index.pattern, "S") if isinstance(index, Indexer) else 0
+
+
 def rotated_layers(spec: ModelSpec, n_layers: Dim, n_attending: Dim) -> Dim:
     """Count the blocks whose attention rotates queries and keys, `n_attending` having attention."""
     positions, last = spec.positions, spec.last_stack
@@ -277,6 +283,7 @@ def _attention_kinds(spec: ModelSpec, stack: Stack, base: Layer, times: Dim) -> 
         (unrotated, {"rotated": False}),
         (indexed_layers(spec, n), {"indexed": True}),
         (n_borrowing - of_near, {"borrows": True}),
+        (sharing_layers(spec, n), {"shares": True}),
         (int(not last.norms.first), {"first_norm": False}),
         (int(has_queries(spec)), {"queried": True}),
     ):

@@ -35,7 +35,7 @@ from metacount.formulas.masks import (
     selected_block_pairs,
     selected_block_positions,
 )
-from metacount.formulas.pieces import indexed_layers, run_of
+from metacount.formulas.pieces import indexed_layers, run_of, sharing_layers
 from metacount.formulas.tape import (
     CACHED,
     PAIRS,
@@ -96,7 +96,7 @@ def dense_tape(spec: ModelSpec) -> Tape:
     part = spec.last_stack.feed_forward
     if part is None or part.d_ff is None:
         return recorded(spec, lambda t, x: None)
-    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x))
+    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x, x))
 
 
 def mixture_tape(spec: ModelSpec) -> Tape:
@@ -769,8 +769,9 @@ def attention_by_selection(
     if isinstance(index, Indexer):
         # as many as a window of k_i leaves, though they may be anywhere
         chosen = (attended_positions if decode else causal_pairs)(seq_len, index.top_k)
+        n_choosing = n_layers - sharing_layers(spec, n_layers)
     else:
-        indexed = indexed_layers(spec, n_layers)
+        n_choosing = indexed = indexed_layers(spec, n_layers)
         of_blocks = selected_block_positions if decode else selected_block_pairs
         chosen = of_blocks(seq_len, index.block_len, index.top_blocks)
     tape = attention_tape(spec, indexed=True, decode=decode)
@@ -783,5 +784,5 @@ def attention_by_selection(
     return {
         "dense_attention_flops": n_layers * flops_of(products, run),
         "selected_attention_flops": flops_of(products, {PAIRS: pairs}),
-        "index_flops": indexed * flops_of([*scorers, *of_index], run),
+        "index_flops": n_choosing * flops_of([*scorers, *of_index], run),
     }

@@ -408,7 +408,12 @@ ROLES = {
     "mlp.gate.e_score_correction_bias": "mlp.gate.e_score_correction_bias "
     "mlp.e_score_correction_bias feed_forward.expert_bias mixer.gate.e_score_correction_bias",
     "mlp.shared_expert_gate": "mlp.shared_expert_gate",
-    "moe.gate.proj": "mlp.router.classifier",
+    "moe.gate.proj": "mlp.router.classifier router.proj",
+    **{f"moe.gate.{name}": f"router.{name}" for name in ("scale", "per_expert_scale")},
+    **{f"moe.experts.{name}": f"experts.{name}" for name in EXPERTS},
+    "post_mlp_layernorm": "post_feedforward_layernorm_1",
+    "pre_moe_layernorm": "pre_feedforward_layernorm_2",
+    "post_moe_layernorm": "post_feedforward_layernorm_2",
     "moe.gate.e_score_correction_bias": "mlp.router.e_score_correction_bias",
     f"{LINEAR}.g_proj": f"{LINEAR}.in_proj_z",
     f"{LINEAR}.a_proj": f"{LINEAR}.in_proj_a",

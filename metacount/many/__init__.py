@@ -1,3 +1,3 @@
-"""Jobs in parallel processes, and the survey of every type of transformers."""
+"""Jobs in parallel processes."""
 
 from __future__ import annotations

@@ -370,6 +370,8 @@ class Attention(nn.Module):
         self.core = ScaledDotProduct(
             scale=self.scale, softcap=part.softcap, sinks=n_heads if part.sinks else None
         )
+        if self.borrows:
+            del self.k_proj, self.v_proj, self.k_norm
 
     def forward(
         self,
@@ -473,19 +475,6 @@ class BorrowingAttention(Attention):
     """
 
     borrows = True
-
-    def __init__(
-        self,
-        part: parts.Attention,
-        d_model: int,
-        *,
-        norms: Norms = RMS,
-        rope: Rope | None = None,
-        windowed: bool = False,
-        growth: QueryGrowth | None = None,
-    ) -> None:
-        super().__init__(part, d_model, norms=norms, rope=rope, windowed=windowed, growth=growth)
-        del self.k_proj, self.v_proj, self.k_norm
 
     def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
         """Return the keys and values left by the last layer that sees as far as this one."""

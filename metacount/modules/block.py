@@ -35,6 +35,7 @@ def make_attention(
     assert not isinstance(part, parts.NoAttention)  # of a block that has one
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
+        part = altered(part, indexer=None) if spec.shares_index(index) else part
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
     if isinstance(part, parts.CompressedAttention):
         assert rope is not None  # the spec requires it
@@ -79,7 +80,7 @@ def make_feed_forward(
     assert stack.feed_forward is not None  # of a block that has one
     if stack.mixture is not None and stack.ffn_of(index) == "E":
         n_hashed = spec.vocab_size if index < stack.mixture.n_hash_layers else None
-        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward, n_hashed)
+        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward, n_hashed=n_hashed)
     part = stack.feed_forward
     width, sparsity = part.width_of(index), part.sparsity_of(index)
     return feed_forward(part, spec.d_model, width=width, sparsity=sparsity)
@@ -113,6 +114,8 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
         "mlp": ("post_attention_layernorm", None),
     },
 }
+# Behind the feed-forward, before and behind experts whose outputs are added in one layer.
+OF_BOTH = ("post_mlp_layernorm", "pre_moe_layernorm", "post_moe_layernorm")
 NORMS["deep"] = NORMS["post"]
 NORMS["stream"] = dict(NORMS["pre"])
 
@@ -152,7 +155,8 @@ class Block(nn.Module):
 
     Experts may stand beside the feed-forward and read what it reads; their output is given beside
     the block's, and added behind the next block: a shortcut around its attention (Cai et al. 2024,
-    arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2).
+    arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2). In a sandwich each of the two
+    has norms of its own, the router reads x, and the sum is what the sublayer gives (Gemma 4).
 
     With AltUp x is several copies of the stream: the block computes one of them, predicted from
     all, and corrects all by it. LAuReL adds to what is behind attention, a layer's own embedding to
@@ -178,17 +182,20 @@ class Block(nn.Module):
         self.window = window.size if window is not None and law and law.holds(index) else None
         self.attends = letter in WITH_ATTENTION
         self.shares = letter == SHARING
-        self.beside = stack.ffn_of(index) == BESIDE
+        both = stack.ffn_of(index) == BESIDE
+        self.sums = both and norms.placement == "sandwich"
+        self.beside = both and not self.sums
         self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
-            + " index"
-            * spec.has_index_layer(index)
+            + " index" * spec.has_index_layer(index)
+            + " shares" * spec.shares_index(index)
         )
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
         self.borrows = self.attends and stack.borrows(index)
+        self.shares_index = spec.shares_index(index)
         dense = stack.feed_forward
         sparse = dense is not None and dense.sparsity_of(index) is not None
         self.kind += " borrows" * self.borrows + " sparse" * sparse
@@ -219,11 +226,13 @@ class Block(nn.Module):
         if name == "cross_attn":
             self.add_module(name, make_cross_attention(spec))
         elif name == "mlp":
-            if self.beside:
-                assert stack.mixture is not None and stack.feed_forward is not None
-                like = stack.feed_forward  # the spec requires both
-                self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like)
             self.add_module(name, make_feed_forward(spec, index))
+            if self.beside or self.sums:
+                assert stack.mixture is not None and stack.feed_forward is not None
+                like, eps = stack.feed_forward, stack.norms.eps  # the spec requires both
+                self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like, eps=eps)
+            for norm in OF_BOTH if self.sums else ():
+                self.add_module(norm, make_norm(stack.norms, spec.d_model))
         elif self.shares:
             self.add_module("shared_use", SharedUse(spec))
         elif self.attends:
@@ -287,7 +296,7 @@ class Block(nn.Module):
         def self_attn(x: Tensor) -> Tensor:
             attention = self.get_submodule("self_attn")
             if isinstance(attention, LatentAttention):
-                return attention(x, visibility, cache=cache, absorbed=absorbed)
+                return attention(x, visibility, cache=cache, absorbed=absorbed, lent=lent)
             if isinstance(attention, CompressedAttention):
                 return attention(x, visibility, cache=cache)
             return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD, lent=lent)
@@ -310,13 +319,12 @@ class Block(nn.Module):
             run["mlp"] = partial(mlp, tokens=tokens) if self.hashed else mlp
         if self.parallel:
             return self._parallel(x_BSD, self_attn)
+        if self.attn_hc is not None:
+            return self._streamed(x_BSD, run)
         for name in self.sublayers:
             before, after = self.norms[name]
             norm = self._modules.get(before) if before else None
             read_BSD = x_BSD
-            hyper = self.attn_hc if name == "self_attn" else self.ffn_hc
-            if hyper is not None:
-                read_BSD, post_BSN, comb_BSNN = hyper(x_BSD)
             if self.shares and name == "self_attn":
                 use = self.get_submodule("shared_use")
                 read_BSD = x_BSD + use(x_BSD, first_BSD, visibility, block=shared, cache=cache)
@@ -324,9 +332,8 @@ class Block(nn.Module):
             if name == "mlp" and self.beside:
                 beside_BSD = self.moe(normed)
             y = run[name](normed)
-            if hyper is not None:
-                x_BSD = written(x_BSD, y, post_BSN, comb_BSNN)
-                continue
+            if name == "mlp" and self.sums:
+                y = self._both(y, x_BSD)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
             if name == "self_attn" and self.laurel is not None:
                 x_BSD = self.laurel.branch(x_BSD, normed)
@@ -343,12 +350,27 @@ class Block(nn.Module):
         others_ABSD = corrected_ABSD[1:] + own(read_BSD, input_BSP)
         return torch.cat((corrected_ABSD[:1], others_ABSD))
 
+    def _streamed(self, x_BSND: Tensor, run: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+        for name, hyper in (("self_attn", self.attn_hc), ("mlp", self.ffn_hc)):
+            assert hyper is not None  # both are there, or none
+            read_BSD, post_BSN, comb_BSNN = hyper(x_BSND)
+            norm = self.get_submodule(self.norms[name][0] or "")
+            x_BSND = written(x_BSND, run[name](norm(read_BSD)), post_BSN, comb_BSNN)
+        return x_BSND
+
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
         normed = self.get_submodule("input_layernorm")(x_BSD)
         second = self.norms["mlp"][0]
         for_mlp = normed if second is None else self.get_submodule(second)(x_BSD)
         y = self_attn(normed) + self.get_submodule("mlp")(for_mlp)
         return self._weighted(x_BSD) + y * self.residual_scale
+
+    def _both(self, dense_BSD: Tensor, x_BSD: Tensor) -> Tensor:
+        """Add what experts make of x to what the feed-forward gives, each behind its own norm."""
+        after_dense, before, after = (self.get_submodule(name) for name in OF_BOTH)
+        dense_BSD = after_dense(dense_BSD)
+        y: Tensor = dense_BSD + after(self.moe(before(x_BSD), routed_BSD=x_BSD))
+        return y
 
     def _weighted(self, x: Tensor) -> Tensor:
         return x if self.alpha == 1.0 else x * self.alpha

@@ -42,11 +42,12 @@ class Lent:
     """Keys and values that layers of one forward leave to later ones, of a window or of everything.
 
     A layer that makes some leaves them in the place of those of the layer before it that sees as
-    far: who borrows has the last.
+    far: who borrows has the last. So it is with what an indexer chose.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[bool, tuple[Tensor, ...]] = {}  # by whether a window limits the layer
+        self.chosen_BST: Tensor | None = None
 
 
 class StateCache:

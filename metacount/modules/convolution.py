@@ -72,7 +72,7 @@ DECAY = 8.0  # the paper's c: what the recurrence gate's exponent is multiplied 
 
 
 def recurrence(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:
-    """Compute h_t = a_t·h_{t-1} + x_t, position after position, from `state`: [B, S, W]."""
+    """Compute h_t = a_t·h_{t-1} + x_t, position after position, from `state`: [B, S, ...]."""
     states = []
     for t in range(x_BSW.shape[1]):
         state_BW = decay_BSW[:, t] * state_BW + x_BSW[:, t]

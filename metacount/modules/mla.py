@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.modules.attention import Indexer, ScaledDotProduct, Visibility, rotated
-from metacount.modules.cache import LayerCache
+from metacount.modules.cache import LayerCache, Lent
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm, eps_of
 from metacount.spec import attention as parts
@@ -33,7 +33,7 @@ class LatentAttention(nn.Module):
 
     With an indexer (DeepSeek-V3.2) a query reads the positions that it chooses only; the products
     are computed over all of them, and what was not chosen is masked. The cache then holds the
-    indexer's keys, too.
+    indexer's keys, too. A layer without one reads what an earlier layer's chose, where it is lent.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class LatentAttention(nn.Module):
         *,
         cache: LayerCache | None = None,
         absorbed: bool = False,
+        lent: Lent | None = None,
     ) -> Tensor:
         """Compute the latent attention of x: [B, S, D] -> [B, S, D]."""
         latent_BSR = self._query_latent(x_BSD)
@@ -105,9 +106,11 @@ class LatentAttention(nn.Module):
             cached.append(self.indexer.keys(x_BSD, visibility))
         if cache is not None:
             cached = list(cache.update(*cached))
-        chosen = None
+        chosen = None if lent is None else lent.chosen_BST
         if self.indexer is not None:
             chosen = self.indexer(x_BSD, latent_BSR, cached[1], visibility)
+            if lent is not None:
+                lent.chosen_BST = chosen
         attend = self._absorbed if absorbed else self._expanded
         y_BHSU = attend(q_BHSn, q_BHSP, cached[0], visibility, chosen)
         return self.o_proj(y_BHSU.transpose(1, 2).flatten(2))

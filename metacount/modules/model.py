@@ -179,7 +179,8 @@ class Stack(nn.Module):
             x_BSD = self.copies.spread(x_BSD)
         if self.n_streams:
             x_BSD = x_BSD.unsqueeze(2).expand(-1, -1, self.n_streams, -1).contiguous()
-        lent = Lent() if any(block.borrows for block in self.blocks) else None
+        reads = any(block.borrows or block.shares_index for block in self.blocks)
+        lent = Lent() if reads else None
         firsts: dict[bool, int] = {}  # the first key that is kept, of layers that see as far
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         beside_BSD: Tensor | None = None  # what experts of the block before gave beside it

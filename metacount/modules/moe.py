@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from metacount.modules.ffn import activate, feed_forward, gate
 from metacount.modules.linear import Linear
-from metacount.modules.norm import at_least_float32
+from metacount.modules.norm import RMSNorm, at_least_float32
 from metacount.spec import ffn as parts
 
 
@@ -42,15 +42,30 @@ class Router(nn.Module):
     DeepSeek-V2) or the sum of its two best ("top2_sum", V3). `mixer_jitter` makes the choice that
     of SparseMixer: see `mixed`. Zero experts, which come last, have scores like the others.
     `n_hashed` tokens have their experts in a table, and no scores choose (DeepSeek-V4).
+
+    A scaled router reads RMSNorm(x) · scale / √D, without weights of the norm, and multiplies each
+    weight by a learned number of its expert (Gemma 4).
     """
 
     token_experts: Tensor | None
 
-    def __init__(self, part: parts.Mixture, d_model: int, n_hashed: int | None = None) -> None:
+    def __init__(
+        self,
+        part: parts.Mixture,
+        d_model: int,
+        *,
+        eps: float = 1e-5,
+        n_hashed: int | None = None,
+    ) -> None:
         super().__init__()
         self.mixer_jitter = part.mixer_jitter
         self.top_k, self.scoring, self.routed_scale = part.top_k, part.router, part.routed_scale
         self.groups = part.groups
+        self.scale = self.per_expert_scale = None
+        if part.scaled_router:
+            self.norm = RMSNorm(d_model, affine=False, eps=eps)
+            self.scale = nn.Parameter(torch.ones(d_model))
+            self.per_expert_scale = nn.Parameter(torch.ones(part.n_scores))
         self.proj = Linear(d_model, part.n_scores, bias=part.router_bias)
         self.e_score_correction_bias: Tensor | None
         bias = torch.zeros(part.n_scores) if part.selection_bias and n_hashed is None else None
@@ -68,6 +83,8 @@ class Router(nn.Module):
 
         A table is asked by the numbers of the `tokens`.
         """
+        if self.scale is not None:
+            x_ND = self.norm(x_ND) * self.scale * x_ND.shape[-1] ** -0.5
         logits_NE = at_least_float32(self.proj(x_ND))
         probs_NE = self._scored(logits_NE)
         if self.mixer_jitter is not None:
@@ -88,6 +105,8 @@ class Router(nn.Module):
             weights_Nk = probs_NE.gather(-1, chosen_Nk)
             if self.scoring.endswith("renorm"):
                 weights_Nk = weights_Nk / weights_Nk.sum(-1, keepdim=True)
+        if self.per_expert_scale is not None:
+            weights_Nk = weights_Nk * self.per_expert_scale[chosen_Nk]
         return Routing(
             probs_NE=probs_NE, chosen_Nk=chosen_Nk, weights_Nk=weights_Nk * self.routed_scale
         )
@@ -231,10 +250,12 @@ class MixtureOfExperts(nn.Module):
         part: parts.Mixture,
         d_model: int,
         like: parts.FeedForward,
+        *,
+        eps: float = 1e-5,
         n_hashed: int | None = None,
     ) -> None:
         super().__init__()
-        self.gate = Router(part, d_model, n_hashed)
+        self.gate = Router(part, d_model, eps=eps, n_hashed=n_hashed)
         width = d_model if part.latent is None else part.latent
         self.fc1_latent_proj = self.fc2_latent_proj = None
         if part.latent is not None:
@@ -248,10 +269,16 @@ class MixtureOfExperts(nn.Module):
             self.shared_experts = feed_forward(like, d_model, width=width)
             self.shared_expert_gate = Linear(d_model, 1, bias=False) if shared.gate else None
 
-    def forward(self, x_BSD: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Sum the outputs of routed and shared experts: [B, S, D] -> [B, S, D]."""
+    def forward(
+        self, x_BSD: Tensor, *, routed_BSD: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Sum the outputs of routed and shared experts: [B, S, D] -> [B, S, D].
+
+        The router reads `routed_BSD` where it is given, a table of experts the `tokens`.
+        """
         x_ND = x_BSD.flatten(0, -2)
-        routing = self.gate(x_ND, tokens)
+        routed_ND = x_ND if routed_BSD is None else routed_BSD.flatten(0, -2)
+        routing = self.gate(routed_ND, tokens)
         read = x_ND if self.fc1_latent_proj is None else self.fc1_latent_proj(x_ND)
         y_ND = self.experts(read, routing.chosen_Nk, routing.weights_Nk)
         if self.fc2_latent_proj is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metacount.modules.cache import StateCache
-from metacount.modules.convolution import CausalConv1d
+from metacount.modules.convolution import CausalConv1d, recurrence
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm, at_least_float32, eps_of
 from metacount.spec import mixers as parts
@@ -58,7 +58,7 @@ class Mamba(nn.Module):
         added_BSIN = (dt_BSI * x_BSI)[..., None] * b_BSN[:, :, None]
         if state_BIN is None:
             state_BIN = torch.zeros_like(added_BSIN[:, 0])
-        scan = one_by_one if x_BSD.shape[1] == 1 else by_doubling
+        scan = recurrence if x_BSD.shape[1] == 1 else by_doubling
         states_BSIN = scan(decay_BSIN, added_BSIN, state_BIN)
         if cache is not None:
             cache.keep(x_BSD.shape[1], recurrent=states_BSIN[:, -1].clone())
@@ -68,17 +68,8 @@ class Mamba(nn.Module):
         return self.out_proj(y_BSI.to(x_BSD.dtype))
 
 
-def one_by_one(decay_BSIN: Tensor, added_BSIN: Tensor, state_BIN: Tensor) -> Tensor:
-    """Compute the states h ← decay·h + added after each position, one position after the other."""
-    states = []
-    for s in range(decay_BSIN.shape[1]):
-        state_BIN = decay_BSIN[:, s] * state_BIN + added_BSIN[:, s]
-        states.append(state_BIN)
-    return torch.stack(states, dim=1)
-
-
 def by_doubling(decay_BSIN: Tensor, added_BSIN: Tensor, state_BIN: Tensor) -> Tensor:
-    """Compute `one_by_one`'s states in ⌈log2 S⌉ rounds over all positions (Hillis, Steele 1986).
+    """Compute `recurrence`'s states in ⌈log2 S⌉ rounds over all positions (Hillis, Steele 1986).
 
     After a round with reach r, a position holds what the last 2·r positions did to the state: two
     such spans one after the other decay by the product, and add the decayed first to the second.

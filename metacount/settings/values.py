@@ -16,25 +16,13 @@ if TYPE_CHECKING:
 
 
 # The gated family: what is between its matrices, by the name it goes under.
-GATED = {
-    "swiglu": "silu",
-    "geglu": "gelu",
-    "reglu": "relu",
-    "glu": "sigmoid",
-    "bilinear": "identity",
-}
+GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid"}
+GATED |= {"bilinear": "identity"}
 # Numbers of positions, in which 128k is 128 · 1,024.
 LENGTHS = ("window", "n_positions", "max_distance")
 TIMES = {"k": 1024, "m": 1024**2}
-DTYPES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "fp32",
-    "float": "fp32",
-    "float64": "fp64",
-    "double": "fp64",
-}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+DTYPES |= {"float32": "fp32", "float": "fp32", "float64": "fp64", "double": "fp64"}
 
 
 class Arithmetic:

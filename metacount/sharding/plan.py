@@ -201,6 +201,8 @@ def _check_apart(spec: ModelSpec, mesh: Mesh) -> None:
     if spec.index_block_len is not None:
         chooses = "a block indexer that chooses for heads of all ranks"
         keep_together("tp cp", f"index_block_len={spec.index_block_len}, {chooses}")
+    if any(map(spec.shares_index, range(stack.n_layers))):
+        keep_together("pp", f"index_sharing={spec.index_sharing}, layers that another chooses for")
     if set(stack.mixer_pattern) & set(WITH_STATE):
         keep_together("cp", f"recurrent={spec.recurrent}, a mixer that keeps a state")
     if mixture is not None and mixture.zero is not None and mixture.zero.rows:

@@ -124,14 +124,12 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     length = asked.seq_len
     if length is None:
         length = min(SEQ_LEN, spec.longest or SEQ_LEN)
-    for name, value in (
-        ("--micro-batches", n),
-        ("--batch", batch),
-        ("--seq", length),
-        ("--per-machine", asked.per_machine),
-    ):
+    sizes: dict[str, Any] = {"micro_batches": n, "batch_size": batch, "seq_len": length}
+    sizes["per_machine"] = asked.per_machine
+    for name, value in sizes.items():
         if value < 1:
-            raise InputError(f"{name} must be at least 1: got {value}")
+            option = name.removesuffix("_size").removesuffix("_len").replace("_", "-")
+            raise InputError(f"--{option} must be at least 1: got {value}")
     if spec.longest is not None and length > spec.longest:
         raise InputError(
             f"--seq must be at most the {spec.longest} positions of the model: got {length}; "
@@ -155,14 +153,12 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
             f"{2 * mesh.cp * -(-length // (2 * mesh.cp))}"
         )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
-    same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
+    same = ("optimizer", "dtype", "attention", "checkpointing", "schedule")
     job = Job(
         mesh=mesh,
         train=train,
         zero=zero,
-        batch_size=batch,
-        seq_len=length,
-        micro_batches=n,
+        **sizes,
         master=asked.mixed_precision,
         sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
         loss_parallel=asked.loss_parallel and mesh.tp > 1,

@@ -82,15 +82,34 @@ class IndexHeads:
 
     n_heads: int = size("n_index_heads")
     head_dim: int = size("index_head_dim")
+    if TYPE_CHECKING:
+        pattern: str
+
+    @property
+    def law(self) -> Law:
+        """Which layers have an indexer of their own."""
+        return Law(letters=self.pattern, letter="I")
 
 
 @part
 class Indexer(IndexHeads):
-    """DeepSeek-V3.2's, beside MLA; a query attends to the `top_k` positions it scores best."""
+    """DeepSeek-V3.2's, beside MLA; a query attends to the `top_k` positions it scores best.
+
+    Layers of letter S have none, and read what the last layer with one chose (GLM-5.2).
+    """
 
     needed = "by an indexer"
 
     top_k: int = size("index_top_k", most=MAX_TOKENS)
+    pattern: str = pattern(
+        "index_sharing", "I its own choice, S that of the last layer of I", "ISSS", default="I"
+    )
+
+    def check(self) -> None:
+        """Raise `SpecError` for a first layer without a choice."""
+        if not self.pattern.startswith("I"):
+            rule = "must begin with I: no layer before the first has chosen"
+            raise SpecError("index_sharing", rule, self.pattern, "put I first")
 
 
 @part
@@ -109,11 +128,6 @@ class BlockIndexer(IndexHeads):
     pattern: str = pattern(
         "index_pattern", "I with a block indexer, G without", "GGGI", default="I"
     )
-
-    @property
-    def law(self) -> Law:
-        """Which layers have an indexer."""
-        return Law(letters=self.pattern, letter="I")
 
 
 @part

@@ -188,6 +188,7 @@ class Mixture:
     routed_scale: float = number("routed_scale", default=1.0)
     mixer_jitter: float | None = number("mixer_jitter", default=None)
     router_scales_input: bool = flag("router_scales_input", default=False)
+    scaled_router: bool = flag("scaled_router", default=False)
     bias: bool = flag("expert_bias", default=False)
 
     def check(self) -> None:

@@ -9,20 +9,15 @@ What checks values, `--set`, the list of fields and the legend read both.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.files import table_of_package
-from metacount.frozen import REQUIRED, frozen
+from metacount.frozen import REQUIRED, dataclass_transform, frozen
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import Any, TypeVar
 
     T = TypeVar("T")
-else:
-
-    def dataclass_transform(**_: object) -> Callable[[type], type]:
-        return lambda cls: cls
-
 
 # Largest values accepted. A larger one is a typing error, not a model.
 MAX_WIDTH = 2**24

@@ -217,3 +217,9 @@ class ShortConv(Recurrent):
     word = "short_conv"
 
     conv_bias: bool = flag("short_conv_bias", default=False)
+
+
+# In the order in which they are listed.
+RECURRENT: tuple[type, ...] = (
+    *(NoRecurrent, GatedDelta, KimiDelta, Lightning, Mamba, Mamba2, MLstm, ShortConv, RgLru),
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
 from metacount.frozen import REQUIRED
-from metacount.spec.attention import BlockIndexer
+from metacount.spec.attention import BlockIndexer, Indexer
 from metacount.spec.field import (
     MAX_LAYERS,
     MAX_VOCAB,
@@ -425,6 +425,11 @@ class ModelSpec:
         """Tell whether block `index` has a block indexer."""
         part = getattr(self.last_stack.attention, "indexer", None)
         return isinstance(part, BlockIndexer) and part.law.holds(index)
+
+    def shares_index(self, index: int) -> bool:
+        """Tell whether the attention of block `index` reads what an earlier indexer chose."""
+        part = getattr(self.last_stack.attention, "indexer", None)
+        return isinstance(part, Indexer) and not part.law.holds(index)
 
     def has_rope_layer(self, index: int) -> bool:
         """Tell whether block `index` rotates its queries and keys."""

@@ -178,6 +178,9 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
     else:
         routed = [mixture.law.count(n) for n in layers]
         dense = [n - with_experts for n, with_experts in zip(layers, routed, strict=True)]
+    if mixture.scaled_router and BESIDE not in stack.ffn_pattern:
+        rule = "belongs to experts beside a feed-forward"
+        raise SpecError("scaled_router", rule, True, "write B for them in ffn_pattern")
     if not any(routed):
         rule, remedy = (
             "and moe_every leave no layer to the experts",
@@ -365,14 +368,19 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
 
 
 def _check_experts_beside(stack: Stack) -> None:
-    """Check experts beside a feed-forward: one input for both, a later layer adds their output."""
+    """Check experts beside a feed-forward: a later layer adds what they give; or, between norms of
+    their own and with a router that reads the stream, their own layer does.
+    """
     ffns, last, placement = stack.ffn_pattern, stack.n_layers - 1, stack.norms.placement
     if "E" in ffns:
         rule = "has experts beside a feed-forward and in the place of one"
         raise SpecError("ffn_pattern", rule, short(ffns), "choose one of the letters B and E")
-    if placement != "pre":
-        rule = "is not defined for experts beside a feed-forward"
-        raise SpecError("norm_placement", rule, placement, "choose pre")
+    assert stack.mixture is not None  # experts have one
+    if placement != ("sandwich" if stack.mixture.scaled_router else "pre"):
+        rule = "of experts beside a feed-forward is pre, or sandwich with scaled_router"
+        raise SpecError("norm_placement", rule, placement, "choose one of the two")
+    if placement == "sandwich":
+        return
     for place, letter in enumerate(ffns):
         # that the last layer has this letter, as a comparison of numbers, which others read
         if letter == BESIDE and stack.n_layers % len(ffns) == (place + 1) % len(ffns):
@@ -478,6 +486,7 @@ AROUND: dict[str, object] = {
     "v_norm": False,
     "values_of_keys": False,
     "layer_scalar": False,
+    "scaled_router": False,
     "d_ff_second": None,
     "activation_sparsity": None,
     "n_streams": None,
@@ -567,8 +576,11 @@ def beyond_branches(spec: ModelSpec) -> str:
 
 def _check_altup(spec: ModelSpec, stack: Stack) -> None:
     """Raise `SpecError` for what does not go with what stands around and in the blocks."""
+    known = {**BESIDE_STREAMS}
+    for name in ("ffn_pattern", "n_experts") if spec.scaled_router else ():
+        del known[name]
     for name in ("n_altup_inputs", "laurel_rank", "d_per_layer", "layer_scalar"):
-        _check_beside(spec, name, getattr(spec, name), BESIDE_STREAMS)
+        _check_beside(spec, name, getattr(spec, name), known)
     _check_beside(spec, "n_streams", spec.n_streams, BESIDE_HYPER)
     for name in ("d_ff_second", "activation_sparsity"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_WIDTHS)

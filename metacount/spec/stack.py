@@ -28,17 +28,7 @@ from metacount.spec.field import (
     size,
     where,
 )
-from metacount.spec.mixers import (
-    GatedDelta,
-    KimiDelta,
-    Lightning,
-    Mamba,
-    Mamba2,
-    MLstm,
-    NoRecurrent,
-    RgLru,
-    ShortConv,
-)
+from metacount.spec.mixers import RECURRENT
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -55,7 +45,7 @@ OF_LAYERS = (
 OF_LISTS = ("n_altup_inputs", "altup_active", "n_streams", "n_sinkhorn_rounds")
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
-BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
+BESIDE = "B"  # a layer of both; its experts' output is added one layer later, or, sandwiched, there
 SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 
@@ -176,18 +166,7 @@ class Stack:
         CompressedAttention,
         NoAttention,
     )
-    recurrent: Any = one_of(
-        choice("recurrent", default="none"),
-        NoRecurrent,
-        GatedDelta,
-        KimiDelta,
-        Lightning,
-        Mamba,
-        Mamba2,
-        MLstm,
-        ShortConv,
-        RgLru,
-    )
+    recurrent: Any = one_of(choice("recurrent", default="none"), *RECURRENT)
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",

@@ -30,13 +30,14 @@ from metacount.formulas.step import (
     saved_in_blocks,
 )
 from metacount.formulas.tape import FULL, NONE, Pass
-from metacount.spec import Workload, legend
+from metacount.spec import ModelSpec, Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.parts import RUNS, computation, in_numbers, letters, models, value
 from metacount.teaching.texts import (
     CONDITIONAL,
     RIGHT,
     WRONG,
+    Values,
     apart,
     computed,
     evaluated,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 
     from metacount.catalog import CatalogEntry
     from metacount.formulas.dim import Dim
-    from metacount.spec import ModelSpec
-    from metacount.teaching.texts import Values
 
     Pairs = Sequence[tuple[str, str]]  # equations between sizes
 
@@ -155,7 +154,6 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _as_where(where: Pairs, difference: Dim) -> list[str]:
-    """Return the equations, if they make the difference zero."""
     pairs = _pairs(where, legend.sympy_symbols(term.name for term in legend.MODEL_TERMS))
     for left, right in reversed(pairs):
         difference = difference.subs(left, right)
@@ -393,10 +391,10 @@ def kept_formula(spec: ModelSpec, formula: str, given: Pairs, checkpointing: str
     pairs = _pairs(given, symbols)
     stated = sympy.sympify(evaluated(formula, symbols))
     ways, differences = [], []
-    for way, kept_bytes in _kept(
+    for way, saved_bytes in _saved(
         in_symbols, symbols["batch_size"], symbols["seq_len"], checkpointing
     ).items():
-        count = sympy.sympify(kept_bytes)
+        count = sympy.sympify(saved_bytes)
         for left, right in pairs:
             count = count.subs(left, right)
         # one key/value head of one sequence is not copied: here there are several
@@ -418,7 +416,7 @@ def kept_formula(spec: ModelSpec, formula: str, given: Pairs, checkpointing: str
     }
 
 
-def _kept(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
+def _saved(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
     """Count what blocks keep, first as our modules run, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_alike(spec)

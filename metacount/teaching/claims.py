@@ -29,7 +29,7 @@ from metacount.errors import SpecError, nearest
 from metacount.formulas import model
 from metacount.languages import LANGUAGES
 from metacount.measure.isolated import isolated
-from metacount.spec import FIELDS
+from metacount.spec import FIELDS, ModelSpec
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.parts import Subject, computation, models, value, without_biases
 from metacount.teaching.texts import (
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from metacount.files import Json
-    from metacount.spec import ModelSpec
     from metacount.teaching.texts import Text
 
 TOPICS = (

@@ -12,7 +12,8 @@ from metacount.errors import SpecError
 from metacount.formulas import ends, masks, model, sublayers
 from metacount.formulas.sublayers import block_params
 from metacount.formulas.tape import params_of
-from metacount.spec import FIELDS, SEQ_LEN, Request, legend
+from metacount.package import table_of_package
+from metacount.spec import FIELDS, SEQ_LEN, ModelSpec, Request, legend
 from metacount.spec.attention import LatentAttention
 from metacount.spec.position import Rope
 from metacount.teaching.parts import letters, without_biases
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.formulas.dim import Dim
-    from metacount.spec import ModelSpec
 
     Row = dict[str, Any]
 
@@ -280,7 +280,8 @@ def dense_twin(spec: ModelSpec) -> int:
     gone = (
         "n_experts top_k d_ff_expert n_dense_layers moe_every moe_offset n_shared_experts "
         "d_ff_shared shared_expert_gate router router_bias selection_bias n_groups top_groups "
-        "group_score routed_scale mixer_jitter router_scales_input expert_bias"
+        "group_score routed_scale mixer_jitter router_scales_input scaled_router "
+        "expert_bias"
     )
     flat = spec.to_dict() | {name: FIELDS[name].absent for name in gone.split()}
     flat |= {"ffn_pattern": spec.ffn_pattern.replace("E", "F"), "d_ff": spec.d_ff_expert}
@@ -422,36 +423,7 @@ def beside_published(spec: ModelSpec, entry: catalog.CatalogEntry | None) -> Row
 
 WORDS = re.compile(r"[a-z]{3,},? [a-z]{2,}")  # an equation with a sentence in it
 # how a step's equation begins -> the same without words, which need no translation
-SHORT = {
-    "y = (x − mean(x))": "y = LayerNorm(x)",
-    "y = x / √(mean(x²)": "y = RMSNorm(x)",
-    "q split into heads": "q = [q₁ … q_h]",
-    "k split into heads": "k = [k₁ … k_h_kv]",
-    "v split into heads": "v = [v₁ … v_h_kv]",
-    "heads joined": "out = [out₁ … out_h]",
-    "scores = −∞ where": "scores = mask(scores)",
-    "weights = softmax([scores, sink])": "A = softmax([scores; sink])",
-    "hidden = gate·sigmoid(": "h = gate·σ(β·gate)·up",
-    "q = q·(1 + a·ln(": "q = grown(q, position)",
-    "bias = −slope": "bias = −m·(i − j)",
-    "scores = softmax over": "scores = softmax(logits)",
-    "scores = sigmoid": "scores = σ(logits)",
-    "for the choice:": "choice = scores + b",
-    "top-k:": "top-k",
-    "weights = softmax of the k": "α = softmax(top-k logits)",
-    "weights = scores of the k": "α = scores[top-k]",
-    "weights = weights /": "α = α / Σα",
-    "kept = [norm(c), k_r]": "kept = [norm(c), k_r]",
-    "q = [q_n, q_r] of each": "q_n of [q_n, q_r]",
-    "q = [q_n, q_r], k =": "",
-    "[gate, up] = x·W of": "[gate, up] = x·W_e",
-    "up = x·W_up of": "up = x·W_up,e",
-    "x of each row, times": "x_e = α_e·x",
-    "y = hidden·W_down of": "y_e = hidden·W_down,e",
-    "y = weight · y": "y_e = α_e·y_e",
-    "y of each token": "y = Σ y_e",
-    "hidden = (up + 1)": "h = (up + 1)·gate·σ(β·gate)",
-}
+SHORT = table_of_package("teaching/data/steps.tsv")
 
 
 def short(equation: str | None) -> str:
@@ -460,7 +432,7 @@ def short(equation: str | None) -> str:
     >>> short("y = x / √(mean(x²) + ε) · w"), short("rows sorted by expert, k of them a token")
     ('y = RMSNorm(x)', '')
     """
-    for start, text in SHORT.items():
+    for start, (text,) in SHORT.items():
         if equation and equation.startswith(start):
             return text
     return "" if equation is None or WORDS.search(equation) else equation

@@ -38,7 +38,7 @@ from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.frozen import frozen
 from metacount.languages import checked_language
 from metacount.resolve import find_model, model_of
-from metacount.spec import Request, legend
+from metacount.spec import ModelSpec, Request, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import counts
 from metacount.teaching.parts import Subject, models
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
     from metacount.resolve import Given, Model
-    from metacount.spec import ModelSpec
 
 PAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pages")
 TOPICS = (
@@ -259,7 +258,6 @@ class Here(Subject):
 
 
 def _with(names: Here, spec: ModelSpec, label: object = None) -> Here:
-    """Return what names stand for of another model; `label` is what a row calls it."""
     return names.of(type(names.model)(**{**vars(names.model), "spec": spec}), label=label)
 
 

@@ -12,7 +12,7 @@ from metacount.formulas import feed_forward, model, mtp, pieces, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
-from metacount.spec import legend
+from metacount.spec import ModelSpec, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.texts import FUNCTIONS, Known
 from metacount.units import exact
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import sympy
 
     from metacount.catalog import CatalogEntry
-    from metacount.spec import ModelSpec
 
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared

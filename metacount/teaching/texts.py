@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from metacount.formulas.dim import Dim
 
     Values: TypeAlias = dict[str, Any]  # plain ones under names, for a text to speak of
+else:
+    Values = dict
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 

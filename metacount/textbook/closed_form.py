@@ -15,7 +15,6 @@ from metacount.formulas.mtp import PREDICTION
 from metacount.formulas.sublayers import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload, legend
-from metacount.spec.attention import Attention
 from metacount.spec.legend import Term
 from metacount.spec.stack import (
     WITH_ATTENTION,
@@ -167,7 +166,7 @@ def _symbol(term: Term) -> sympy.Symbol:
 def layers_of(spec: ModelSpec) -> dict[str, Dim]:
     """Count the blocks of each kind by letter, where patterns say which they are."""
     last, mixer = spec.last_stack, spec.last_stack.attention
-    index = mixer.indexer if isinstance(mixer, Attention) else None
+    index = getattr(mixer, "indexer", None)
     kinds = {
         "N_w": (last.seen, "L"),
         "N_a": (last.mixer_pattern, WITH_ATTENTION),

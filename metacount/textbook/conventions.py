@@ -11,12 +11,12 @@ from fractions import Fraction
 
 from metacount.algebra.text import at, read
 from metacount.errors import InputError
-from metacount.files import table_of_package
 from metacount.formulas import model, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.tape import OF_PAIRS, Product, Weight, flops_of, params_of
 from metacount.formulas.tape import by_role as terms_by_role
 from metacount.frozen import frozen
+from metacount.package import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

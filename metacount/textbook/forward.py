@@ -18,8 +18,10 @@ from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.pieces import Piece, walk
 from metacount.formulas.tape import EAGER, Op, Pass, Store, Tape, Weight
 from metacount.frozen import frozen
+from metacount.package import table_of_package
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.rows import in_symbols
+from metacount.units import ranges
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,28 +30,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 # What an operation computes, by its name; that of a matrix is a product with its weight.
-EQUATIONS = {
-    "add": "x + y",
-    "attention kernel": "softmax(q·kᵀ)·v",
-    "cat": "[x, y]",
-    "centre": "x − mean(x)",
-    "exp": "exp(x)",
-    "gather": "x[index]",
-    "gelu": "x·Φ(x)",
-    "index": "x[index]",
-    "mask": "−∞ where the query must not see the key",
-    "mul": "x ⊙ y",
-    "nll_loss": "mean(−x[target])",
-    "normalise": "x / √(mean(x²) + ε)",
-    "relu": "max(x, 0)",
-    "rotate": "x ⊙ cos θ + turned(x) ⊙ sin θ",
-    "scores": "q·kᵀ",
-    "sigmoid": "1 / (1 + e⁻ˣ)",
-    "silu": "x·sigmoid(x)",
-    "softmax": "softmax(x)",
-    "sums of values": "weights·v",
-    "weigh": "x ⊙ w",
-}
+EQUATIONS = {name: text for name, (text,) in table_of_package("textbook/operations.tsv").items()}
 CASTS = {2: "to 16 bits", 4: "to float32", 8: "to float64"}
 
 
@@ -170,21 +151,6 @@ def _value(amount: Dim, numbers: dict[str, int]) -> int:
     if isinstance(amount, int):
         return amount
     return int(amount.subs({letter: numbers[letter.name] for letter in amount.free_symbols}))
-
-
-def ranges(indices: Sequence[int]) -> str:
-    """Write numbers of layers in order, neighbours together.
-
-    >>> ranges([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7-8'
-    """
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _equation(op: Op, weight: Weight | None) -> str:

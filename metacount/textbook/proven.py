@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 
-from metacount.files import read_of_package
 from metacount.frozen import frozen
+from metacount.package import read_of_package
 from metacount.spec import DTYPE_BYTES, LIMITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -48,7 +48,7 @@ NO_COUNTS = (
     "activation_sparsity",
     "sparsity_pattern",
 )
-ABSENT = (("d_ff_pattern", "M"), ("head_gate", "none"))
+ABSENT = (("d_ff_pattern", "M"), ("head_gate", "none"), ("index_sharing", "I"))
 SIZES = frozenset(LIMITS) - {*NO_COUNTS}
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 SHOWN = 8  # conditions on a screen

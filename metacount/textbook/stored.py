@@ -8,13 +8,12 @@ is run, those of plain words, `.*` and `(a|b)` are read.
 
 from __future__ import annotations
 
-from collections import Counter
 from fractions import Fraction
 
 from metacount.errors import SpecError, shown_name
-from metacount.formulas.model import params, weights
+from metacount.formulas.model import params
+from metacount.formulas.step import tensors_by_path
 from metacount.frozen import frozen
-from metacount.spec.stack import WITH_ATTENTION, WITH_EXPERTS
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -97,19 +96,20 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
         return f"{error.field} {error.rule}"
     n_values = n_packed = 0
     by_role: dict[str, tuple[int, int]] = {}
-    for weight in weights(spec):
-        size, times = int(weight.size), int(weight.times)
-        copies = _packed_copies(spec, weight, modules) if takes(weight) else {}
-        n_bytes = (times - sum(copies.values())) * size * width
-        for pack, n_copies in copies.items():
-            rows, columns = weight.shape if len(weight.shape) == 2 else (1, size)
-            parts = weight.halves if ".experts." in weight.name else 1
-            of_matrix, scales = pack(int(rows) // parts, int(columns))
-            n_bytes += n_copies * parts * of_matrix
-            n_values += n_copies * parts * scales
-            n_packed += n_copies * size
+    for path, weight in tensors_by_path(spec).items():
+        size = int(weight.size)
+        pack = modules.packing(_in_use(path, weight, modules)) if takes(weight) else None
+        n_bytes = size * width
+        if pack is not None:
+            rows, columns = (int(n) for n in weight.shape[-2:])
+            parts = weight.halves if ".experts." in path else 1
+            matrices = size // (rows * columns) * parts  # all experts are in one tensor
+            of_matrix, scales = pack(rows // parts, columns)
+            n_bytes = matrices * of_matrix
+            n_values += matrices * scales
+            n_packed += size
         of_role = by_role.get(weight.role, (0, 0))
-        by_role[weight.role] = (of_role[0] + times * size, of_role[1] + n_bytes)
+        by_role[weight.role] = (of_role[0] + size, of_role[1] + n_bytes)
     total = int(params(spec))
     return Stored(
         n_bytes=sum(n for _, n in by_role.values()),
@@ -303,7 +303,8 @@ def _mlx(config: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool
 
 
 def _is_matrix(weight: Weight) -> bool:
-    return len(weight.shape) == 2 and bool(weight.rows) and not weight.name.endswith("_bias")
+    matrix = weight.rows or len(weight.shape) == 3  # of experts, in one tensor
+    return len(weight.shape) > 1 and bool(matrix) and not weight.name.endswith("_bias")
 
 
 def _is_expert(weight: Weight) -> bool:
@@ -362,7 +363,7 @@ class _Modules:
     def packing(self, names: Iterable[str]) -> Packed | None:
         """Return how the module of these names is packed; None where it stays as it is."""
         names = [*names]
-        if any(map(self.keep, names)):
+        if not names or any(map(self.keep, names)):
             return None
         if self.packed is not None:
             return self.packed
@@ -422,47 +423,23 @@ def _fits(name: str, pieces: list[str]) -> bool:
     return at + len(pieces[-1]) <= len(name)
 
 
-def _layers_of(spec: ModelSpec, weight: Weight) -> list[int]:
-    """List the layers that have a weight; all where nothing tells."""
-    stack, layers = spec.last_stack, range(spec.last_stack.n_layers)
-    start = weight.name.partition(".")[0]
-    if start == "self_attn":
-        return [i for i in layers if stack.mixer_of(i) in WITH_ATTENTION]
-    if weight.role == "recurrent":
-        return [i for i in layers if stack.mixer_of(i) in "RPS"]
-    if weight.role in ("moe", "ffn"):
-        kinds = WITH_EXPERTS if weight.role == "moe" else "FB"
-        return [i for i in layers if stack.ffn_of(i) in kinds]
-    return list(layers)
-
-
-def _packed_copies(spec: ModelSpec, weight: Weight, modules: _Modules) -> dict[Packed, int]:
-    """Return how many of a weight's copies are packed in which way."""
-    times, name = int(weight.times), weight.name.removesuffix(".weight")
-    copies: Counter[Packed | None] = Counter()
+def _in_use(path: str, weight: Weight, modules: _Modules) -> list[str]:
+    """List what a module may be called in a config; none of a head that nobody packs."""
+    _, layers, inner = path.removesuffix(".weight").rpartition("layers.")
     if weight.role in ("head", "embedding"):
-        head = weight.role == "head"
-        ends = ["lm_head", "head", "output"] if head else ["embed_tokens", "embeddings", name]
-        copies[None if head and modules.skips_head else modules.packing(ends)] = times
-    else:
-        layers = _layers_of(spec, weight)
-        if not layers or times % len(layers):
-            copies[modules.packing([name])] = times
-        else:
-            for i in layers:
-                packing = modules.packing(f"layers.{i}.{n}" for n in _in_use(name))
-                copies[packing] += times // len(layers)
-    return {packing: n for packing, n in copies.items() if packing is not None}
-
-
-def _in_use(name: str) -> Iterable[str]:
+        if weight.role == "head":
+            return [] if modules.skips_head else ["lm_head", "head", "output"]
+        return ["embed_tokens", "embeddings", inner]
+    number, _, name = inner.partition(".") if layers else ("", "", inner)
+    names = []
     for candidate in (name, *OTHER_NAMES.get(name, ())):
         candidate = candidate.format(0)
-        yield candidate
+        names.append(candidate)
         start, _, rest = candidate.partition(".")
         if start == "mlp":
-            yield from (f"{block}.{rest}" for block in BLOCKS[1:])
+            names += [f"{block}.{rest}" for block in BLOCKS[1:]]
             if rest.startswith("shared_experts."):
-                yield f"mlp.{rest.replace('shared_experts.', 'shared_expert.')}"
+                names.append(f"mlp.{rest.replace('shared_experts.', 'shared_expert.')}")
         elif start in ("self_attn", "mamba"):
-            yield f"mixer.{rest}"
+            names.append(f"mixer.{rest}")
+    return [f"layers.{number}.{name}" for name in names] if layers else names[:1]

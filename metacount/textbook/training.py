@@ -28,9 +28,8 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
-from metacount.spec.attention import Attention, BlockIndexer, NoAttention
+from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.position import Rope
-from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
 
@@ -323,7 +322,7 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     last, positions = spec.last_stack, spec.positions
     rotates = isinstance(positions, Rope) and positions.nope_every is not None
     index = getattr(last.attention, "indexer", None)
-    some_index = isinstance(index, BlockIndexer) and len({*index.law.sequence(last.n_layers)}) > 1
+    own_index = () if index is None else index.law.sequence(last.n_layers)
     found: dict[tuple[bool, str, str, tuple[bool, ...]], tuple[int, Stack, int]] = {}
     for stack in spec.stacks:
         for i in range(stack.n_layers):
@@ -331,7 +330,7 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
             unrotated = rotates and mixer in WITH_ATTENTION and not spec.has_rope_layer(i)
             without_norm = i == 0 and not last.norms.first
             near = last.windows_differ and spec.is_windowed_layer(i)
-            indexed = some_index and spec.has_index_layer(i)
+            indexed = len({*own_index}) > 1 and own_index[i]
             flags = (unrotated, without_norm, near, indexed)
             key = (stack is spec.decoder, mixer, last.ffn_of(i), flags)
             number, first, index_of_first = found.get(key, (0, stack, i))
@@ -353,10 +352,9 @@ def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
     >>> block_bytes(entry("llama-7b").spec(), run)
     {'dense': 1226850304}
     """
+    step.check_around(spec, "has no formula of what one block keeps")
     last, kinds = spec.last_stack, block_kinds(spec)
-    if last.hyper is not None or spec.compression_pattern:
-        step.check_around(spec)
-    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
+    alike = len(kinds) == 1 and not spec.n_query_positions
     if alike and run.checkpointing == NONE and run.attention != SDPA:
         ((kind, (number, *_)),) = kinds.items()
         saved = sum(times * amount for times, _, amount in step.saved_in_blocks(spec, run))

@@ -27,13 +27,9 @@ if TYPE_CHECKING:
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
 # What proofs and forms call the sizes of a run, whose decode attends to all that was run.
-ALIASES = {
-    "B": "batch_size",
-    "S": "seq_len",
-    "T": "seq_len",
-    "S_e": "source_len",
-    "kv_len": "seq_len",
-}
+ALIASES = {legend.by_name(name).letter: name for name in RUN[:3]} | dict.fromkeys(
+    ("T", "kv_len"), "seq_len"
+)
 
 
 @frozen

@@ -15,6 +15,7 @@ from metacount.measure.alike import LAYER_NUMBERS, PLAIN
 from metacount.measure.torch_private import parameters_of
 from metacount.spec.field import altered
 from metacount.tracing.symbols import SMALLEST, WrongHint, symbol
+from metacount.units import ranges
 
 # Other numbers of layers to try a law at: small, and of different remainders.
 TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
@@ -375,7 +376,7 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
             number = law(stack, frozenset(indices))
             for role, expr in kind:
                 yield CodePart(
-                    role=role, expr=expr, layers=number, where=f"{stack.path}[{_ranges(indices)}]"
+                    role=role, expr=expr, layers=number, where=f"{stack.path}[{ranges(indices)}]"
                 )
 
 
@@ -406,18 +407,3 @@ def limits(parts: tuple[CodePart, ...]) -> tuple[sympy.Basic, ...]:
         if [c for _, c in pair] == [-1, 1] and all(x.is_Symbol for x, _ in pair):
             relations[sympy.Ge(pair[1][0], pair[0][0])] = None
     return tuple(relations)
-
-
-def _ranges(indices: set[int]) -> str:
-    """Write indices as ranges, ends included.
-
-    >>> _ranges({0, 1, 2, 5})
-    '0-2, 5'
-    """
-    runs: list[list[int]] = []
-    for i in sorted(indices):
-        if runs and runs[-1][1] == i - 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -18,7 +18,6 @@ import metacount
 from metacount.algebra.text import read
 from metacount.audit.judge import (
     LENGTHS,
-    MEANINGS,
     Audited,
     Found,
     both,
@@ -34,7 +33,7 @@ from metacount.audit.judge import (
 from metacount.audit.record import RESULTS, Formula, Term, chosen, compared, formulas
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.cli import main
-from metacount.cli.conventions import MEANINGS as CONVENTIONS
+from metacount.package import table_of_package
 from metacount.spec import Workload
 
 JUDGED = [formula for formula in formulas() if formula.judged]
@@ -208,7 +207,7 @@ def test_a_row_is_complete(formula: Formula) -> None:
         known = project.startswith("arXiv:") or project == "EleutherAI blog, 2023"
         assert known, "only papers and one blog are restated unread"
     letters = set(read(formula.convention).names) if formula.convention else set()
-    assert letters <= {*MEANINGS, *CONVENTIONS}
+    assert letters <= {*table_of_package("textbook/amounts.tsv")}
     inside = [spec for spec in SPECS.values() if holds(formula.scope, spec)]
     assert inside, "a scope with a model in it"
     for spec in inside[:6]:

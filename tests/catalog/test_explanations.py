@@ -10,7 +10,6 @@ import pytest
 from metacount import catalog
 from metacount.formulas import model
 from metacount.huggingface.module.model import build_transformers
-from metacount.spec import ModelSpec
 from metacount.units import parse_count
 
 
@@ -24,17 +23,10 @@ def said(id: str) -> str:
 # of parameters as printed; rows (D) and (E) and rows without a number say nothing here
 BASE = (6, 512, 2048, 8, 64, 64)
 TABLE_3 = [
-    (*BASE, 65),
-    (2, *BASE[1:], 36),
-    (4, *BASE[1:], 50),
-    (8, *BASE[1:], 80),
-    (6, 256, 2048, 8, 32, 32, 28),
-    (6, 1024, 2048, 8, 128, 128, 168),
-    (6, 512, 1024, 8, 64, 64, 53),
-    (6, 512, 4096, 8, 64, 64, 90),
-    (6, 512, 2048, 8, 16, 64, 58),
-    (6, 512, 2048, 8, 32, 64, 60),
-]
+    (*BASE, 65), (2, *BASE[1:], 36), (4, *BASE[1:], 50), (8, *BASE[1:], 80),
+    (6, 256, 2048, 8, 32, 32, 28), (6, 1024, 2048, 8, 128, 128, 168), (6, 512, 1024, 8, 64, 64, 53),
+    (6, 512, 4096, 8, 64, 64, 90), (6, 512, 2048, 8, 16, 64, 58), (6, 512, 2048, 8, 32, 64, 60),
+]  # fmt: skip
 BIG = (6, 1024, 4096, 16, 64, 64, 213)
 
 
@@ -92,48 +84,38 @@ def rounded(count: int, digits: int) -> int:
     return (count + step // 2) // step * step
 
 
-def test_galactica_is_nominal() -> None:
+def test_nominal_sizes() -> None:
     spec = catalog.entry("galactica-120b").spec()
     # 50,000·d + 2,048·d + n·(12·d² + 2·d) + d, d = 10,240
     counts = [10_240 * 52_048 + n * (12 * 10_240**2 + 2 * 10_240) + 10_240 for n in (96, 95)]
     assert counts == [model.params(spec), model.params(spec.replace(n_layers=95))]
     text = said("galactica-120b")
-    for count in counts:
-        assert f"{count:,}" in text
-        assert rounded(count, 4) != 120_000_000_000
+    assert all(f"{n:,}" in text and rounded(n, 4) != 120_000_000_000 for n in counts)
     assert rounded(counts[1], 4) == 120_100_000_000 and "rounds to 120.1B" in text
-
-
-def test_glm_agrees_in_two_digits() -> None:
     count = model.params(catalog.entry("glm-130b").spec())
     assert rounded(count, 2) == 130_000_000_000 and rounded(count, 3) == 129_000_000_000
     assert f"{count:,} is 130B in two digits, 129B in three" in said("glm-130b")
 
 
-def pangu(n_blocks: int, d: int) -> int:
-    """40,000 tokens, 1,024 positions and queries, n blocks as GPT-2's, a last norm."""
-    return (40_000 + 2 * 1_024) * d + n_blocks * (12 * d**2 + 13 * d) + 2 * d
+def test_pangus_query_layer() -> None:
+    """Whether it is one of the printed layers: among the 32 of 2.6B, besides the others."""
 
+    def pangu(n_blocks: int, d: int) -> int:
+        # 40,000 tokens, 1,024 positions and queries, n blocks as GPT-2's, a last norm
+        return (40_000 + 2 * 1_024) * d + n_blocks * (12 * d**2 + 13 * d) + 2 * d
 
-@pytest.mark.parametrize(
-    ("n_layers", "d", "billions", "among"),
-    [(32, 2_560, "2.6", True), (40, 5_120, "13.1", False)],
-)
-def test_pangus_query_layer(n_layers: int, d: int, billions: str, among: bool) -> None:
-    own, besides = pangu(n_layers, d), pangu(n_layers + 1, d)
-    meets = [f"{round(Fraction(count, 10**8)) / 10:.1f}" == billions for count in (own, besides)]
-    assert meets == [among, not among]
     text = said("pangu-alpha-207b")
-    assert f"{own:,}" in text and f"{besides:,}" in text and f"({n_layers} layers of {d:,})" in text
-
-
-def test_pangus_largest_model() -> None:
-    spec: ModelSpec = catalog.entry("pangu-alpha-207b").spec()
+    for n_layers, d, billions, among in ((32, 2_560, "2.6", True), (40, 5_120, "13.1", False)):
+        counts = [pangu(n, d) for n in (n_layers, n_layers + 1)]
+        meets = [f"{round(Fraction(count, 10**8)) / 10:.1f}" == billions for count in counts]
+        assert meets == [among, not among]
+        assert all(f"{n:,}" in text for n in counts) and f"({n_layers} layers of {d:,})" in text
+    spec = catalog.entry("pangu-alpha-207b").spec()
     own, besides = pangu(64, 16_384), pangu(65, 16_384)
     assert own == model.params(spec) and besides == model.params(spec.replace(n_layers=65))
     # 207.0B is printed: 206.9 is near it, 210.1 is not
     assert abs(own - 207_000_000_000) < 150_000_000 < 3_000_000_000 < besides - 207_000_000_000
-    assert f"gives {own:,}; besides them, {besides:,}" in said("pangu-alpha-207b")
+    assert f"gives {own:,}; besides them, {besides:,}" in text
 
 
 def test_nothing_is_left_unexplained_without_a_word() -> None:

@@ -18,6 +18,8 @@ from helpers.release import daily
 
 from metacount.cli import COMMANDS
 from metacount.cli.completion import SCRIPTS
+from metacount.cli.options import options_of, rules_of
+from metacount.cli.tree import COLUMNS
 
 # What is typed; what must be among the answers, and what must not.
 TYPED = """
@@ -115,3 +117,21 @@ def test_the_tab_key_completes(ask: Ask, tmp_path: Path, shell: str) -> None:
     for line, end in (("tree mixtral-8", "x7b"), ("count gpt2 --set norm_placement=sandw", "ich")):
         expected = line.split()[-1] + end
         assert expected in typed_into([program, *options], setup, f"metacount {line}", expected)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_goes_together_is_said_of_options_that_there_are(name: str) -> None:
+    known = {
+        word
+        for option in options_of(name)
+        for word in (option.names if option.is_named else [option.keywords["metavar"]])
+    }
+    for kind in ("apart", "belongs"):
+        for row in rules_of(name, kind):
+            assert len(row) == 2 and {*" ".join(row).split()} <= known
+
+
+def test_words_of_the_table_are_those_of_the_code() -> None:
+    words = {o.dest: o.words() for name in ("tree", "completion") for o in options_of(name)}
+    assert words["columns"] == (*COLUMNS,)
+    assert words["shell"] == (*SCRIPTS,)

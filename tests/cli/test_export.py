@@ -14,7 +14,8 @@ from helpers.command_line import Ask
 from helpers.release import daily
 
 from metacount.catalog import entries
-from metacount.cli import COMMANDS, file_of
+from metacount.cli import COMMANDS
+from metacount.cli.options import options_of
 from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, latex, markdown
 from metacount.teaching.claims import claims
 
@@ -190,7 +191,7 @@ def test_one_envelope_around_every_answer(ask: Ask, line: str) -> None:
 
 def test_every_command_with_json_is_there_and_pairs_would_be_found() -> None:
     tried = {line.split()[0] for line in lines_of(LINES)}
-    have = (n for n in COMMANDS if any("--json" in o.names for o in file_of(n).options()))
+    have = (n for n in COMMANDS if any("--json" in o.names for o in options_of(n)))
     assert tried == {*have}
     assert pairs({"a": [{"spec": [["kind", "decoder"], ["d_model", 7]]}]}) == [".a[0].spec"]
 

@@ -50,7 +50,7 @@ plot llama-7b --over n_layers={MANY} -o OUT         {MOST_BARS + 1} bars are too
 plot llama-7b --seq 1k,,4k -o OUT                   must be a whole number: got ''
 plot bert-base --quantity kv_cache_bytes -o OUT     kv_cache_bytes is 0 for all
 plot bert-base --quantity decode_matmul_flops -o OUT  has no decode step
-plot --caches gpt2 --over n_layers=2 -o OUT         --over belongs to MODEL; leave it out
+plot --caches gpt2 --over n_layers=2 -o OUT         --over belongs to MODEL or --like; leave it out
 plot --activations rleu -o OUT                      there is no activation 'rleu'; did you mean relu
 plot llama-7b --caches gpt2 -o OUT                  plot needs one of MODEL, --caches MODEL
 plot llama-7b --json -o OUT                         --json does not go with -o

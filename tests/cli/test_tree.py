@@ -13,7 +13,7 @@ from helpers.release import daily, one_in
 
 import metacount
 from metacount import catalog
-from metacount.cli import layout
+from metacount.cli.report import COLOURS
 from metacount.cli.tree import Forms, rows_of
 from metacount.measure.node import fold, walk
 from metacount.measure.tree import whole_tree
@@ -181,7 +181,7 @@ def test_depth_and_only_cut_and_still_add_up(ask: Ask) -> None:
 def test_colours_only_where_a_terminal_takes_them(ask: Ask) -> None:
     plain = ask("tree gpt2")
     bright = ask.on_a_terminal("tree gpt2")
-    assert f"\x1b[{layout.COLOURS['ffn']}mmlp\x1b[0m" in bright
+    assert f"\x1b[{COLOURS['ffn']}mmlp\x1b[0m" in bright
     assert re.sub(r"\x1b\[\d+m", "", bright) == plain
     assert ask.on_a_terminal("tree gpt2", NO_COLOR="1") == plain
     assert ask.on_a_terminal("tree gpt2", TERM="dumb") == plain

@@ -25,10 +25,7 @@ from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
 from metacount.formulas.tape import TOKENS, Run, Tape, flops_of
 from metacount.spec.field import altered
-from metacount.spec.mixers import (
-    GatedDelta,
-    Lightning,
-)
+from metacount.spec.mixers import GatedDelta, Lightning
 
 # --- formulas of sizes ------------------------------------------------------------------------
 
@@ -76,14 +73,11 @@ NORMS = [
     case(7, sub.latent_norm_params, None, 7),
     case(18, sub.latent_norm_params, 11, 7),
     # one norm a sublayer, before and after it, or one for both
-    *(
-        case(2 + cross, sub.norms_per_block, placement, cross=cross)
-        for placement in ("pre", "post", "deep", "post_branch")
-        for cross in (False, True)
-    ),
+    *(case(2 + cross, sub.norms_per_block, placement, cross=cross) for placement in ("pre", "post",
+        "deep", "post_branch") for cross in (False, True)),
     case(4, sub.norms_per_block, "sandwich"),
     case(2, sub.norms_per_block, "parallel_two"),
-]
+]  # fmt: skip
 POSITIONS = [
     case(1313, sub.learned_table_params, 101, 13),
     case(96, sub.t5_bias_params, 32, 3),

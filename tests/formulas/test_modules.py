@@ -1,4 +1,7 @@
-"""Tensors and figures of a model against the module that is built of it: by path, shape, role."""
+"""What a step trains, and the parts of an attention, against the module that is built.
+
+All tensors by path and shape: `tests/verify/test_witnesses.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,107 +11,20 @@ from typing import Any
 import pytest
 from helpers import one_line
 from helpers.miniatures import TINY, miniature
-from helpers.random_models import changed
-from helpers.release import daily, one_day_in
-from helpers.same_tensors import unmatched
-from helpers.structures import OTHER_WAYS, first_of_each, miniatures, with_logits
-from hypothesis import HealthCheck, given, settings
+from helpers.release import daily
+from helpers.structures import with_logits
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.formulas import model, sublayers
-from metacount.formulas.step import (
-    Part,
-    chosen_tensors,
-    is_inner,
-    tensors_by_path,
-    trained_tensors,
-)
-from metacount.measure.ours import measure_params
+from metacount.formulas import sublayers
+from metacount.formulas.step import Part, chosen_tensors, is_inner, trained_tensors
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec
 from metacount.training.model import trainable
 from metacount.training.setup import Setup
 
-BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}
-LEARNED = {"position": "learned", "n_positions": 11}
 BIASES = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "head_bias"), True)
-NORMS: list[dict[str, Any]] = [
-    {"norm": "rmsnorm"},
-    {"norm": "rmsnorm", "norm_affine": False},
-    {"norm": "layernorm", "norm_bias": True},
-    {"norm": "layernorm"},
-]
-AROUND: dict[str, Any] = {"n_altup_inputs": 3, "altup_active": 1, "laurel_rank": 5}
-AROUND |= {"d_per_layer": 11, "vocab_size_per_layer": 97, "n_kv_shared_layers": 3}
-AROUND |= {"n_layers": 7, "window": 5, "window_pattern": "LLG", "norm_placement": "sandwich"}
-AROUND |= {"head_dim": 10, "qk_norm": "head", "v_norm": True, "activation": "gelu_tanh"}
-# beside the structures of the catalog: TINY with changes
-CHANGED: list[dict[str, Any]] = [
-    *(
-        {"norm_placement": placement, **kind}
-        for placement in ("pre", "post", "deep", "sandwich", "post_branch")
-        for kind in ({}, BOTH)
-    ),
-    *({"norm_placement": placement} for placement in ("parallel", "parallel_two", "stream")),
-    {"first_norm": False},
-    {"first_norm": False, **BOTH},
-    {"kind": "encoder", "d_embedding": 7, "embedding_norm": True, "has_head": False},
-    {"kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7},
-    {**LEARNED, "n_query_positions": 11, "tie_embeddings": True},
-    {**LEARNED, **BOTH},
-    {"d_ff_second": 29, "d_ff_pattern": "MMW", "n_layers": 5},
-    {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
-    {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
-    *({**AROUND, **norms} for norms in NORMS),
-]
-SPECS: dict[str, ModelSpec] = {
-    **{name: miniature(entry(name).spec()) for name in first_of_each()},
-    **{
-        f"{name} {changed}": miniature(entry(name).spec()).replace(**changed)
-        for name, changed in OTHER_WAYS
-    },
-    **{f"TINY {changed}": ModelSpec.from_dict({**TINY, **changed}) for changed in CHANGED},
-    "two widths": miniature(entry("gemma-3n-e2b-text").spec()).replace(
-        d_ff_second=29, d_ff_pattern="MWMMW"
-    ),
-}
-
-
-def assert_same_tensors(spec: ModelSpec) -> None:
-    """By path and shape, by name and how often, by role."""
-    module = build(spec)
-    counted = tensors_by_path(spec)
-    stored = {path: tuple(tensor.shape) for path, tensor in module.named_parameters()}
-    assert {path: weight.shape for path, weight in counted.items()} == stored
-    for weight in counted.values():
-        assert (weight.size, weight.times) == (prod(weight.shape), 1)
-    assert unmatched(module, model.weights(spec)) == (set(), {})
-    found = measure_params(module)
-    for by_role, measured, total in (
-        (model.params_by_role(spec), found.by_role, model.params(spec)),
-        (model.active_params_by_role(spec), found.active_by_role, model.active_params(spec)),
-    ):
-        assert by_role == measured and list(by_role) == list(model.ROLES)
-        assert {type(n) for n in (total, *by_role.values())} == {int}
-        assert total == sum(measured.values())
-    assert model.active_params_no_embed(spec) == found.no_embed
-    assert model.buffers(spec)["selection_bias"] == found.buffers.get("selection_bias", 0)
-
-
-@daily(4)
-@pytest.mark.parametrize("name", SPECS)
-def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
-    assert_same_tensors(SPECS[name])
-
-
-@one_day_in(6)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(changed(miniatures()))
-def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
-    assert_same_tensors(spec)
-
 
 # --- sublayers of a block -------------------------------------------------------------------------
 

@@ -125,11 +125,7 @@ def test_pairs_against_the_cells_of_the_mask(s: int, w: int, p: int) -> None:
             chunked_pairs(s, w),
             kept("decoder", s, w, chunked=True),
         ),
-        (
-            lambda t, u: u <= t or u < p,
-            prefix_pairs(s, p),
-            kept("prefix-decoder", s, prefix_len=p),
-        ),
+        (lambda t, u: u <= t or u < p, prefix_pairs(s, p), kept("prefix-decoder", s, prefix_len=p)),
         (lambda t, u: abs(t - u) <= w // 2, banded_pairs(s, w), kept("encoder", s, w)),
         (lambda t, u: True, s * s, kept("encoder", s)),
     ]

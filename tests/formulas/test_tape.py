@@ -249,15 +249,9 @@ CASES = {
         ONE, lambda x: x.float().square(), lambda t, x: t.from_argument(t.widen(x), "square")
     ),
     "to bfloat16": Case(
-        ONE,
-        lambda x: x.bfloat16().square(),
-        lambda t, x: t.from_argument(t.cast(x, 2), "square"),
+        ONE, lambda x: x.bfloat16().square(), lambda t, x: t.from_argument(t.cast(x, 2), "square")
     ),
-    "of two types": Case(
-        TWO,
-        lambda a, b: a * b.float(),
-        lambda t, a, b: t.mul(a, t.widen(b)),
-    ),
+    "of two types": Case(TWO, lambda a, b: a * b.float(), lambda t, a, b: t.mul(a, t.widen(b))),
     "to float32 and back": Case(
         ONE,
         lambda x: x.float().square().to(x.dtype).square(),
@@ -309,11 +303,7 @@ CASES = {
     "RMSNorm stored less 1": normed(Norms(kind="rmsnorm", unit_offset=True)),
     "LayerNorm": normed(Norms(kind="layernorm", bias=True)),
     "LayerNorm without bias": normed(Norms(kind="layernorm")),
-    "RMSNorm of heads, without weight": Case(
-        ((ROWS, 2 * WIDTH),),
-        heads_normed,
-        normed_by_heads,
-    ),
+    "RMSNorm of heads, without weight": Case(((ROWS, 2 * WIDTH),), heads_normed, normed_by_heads),
     "LayerNorm without weight": normed(Norms(kind="layernorm", affine=False)),
     "fused attention of CUDA": kernel(aten._scaled_dot_product_flash_attention, FLASH),
     "fused attention of the CPU": kernel(aten._scaled_dot_product_flash_attention_for_cpu, SDPA),

@@ -15,9 +15,7 @@ from helpers.release import daily, one_in
 from metacount.catalog import entry
 from metacount.check import check
 from metacount.errors import SpecError
-from metacount.formulas.step import (
-    activation_bytes_by_role,
-)
+from metacount.formulas.step import activation_bytes_by_role
 from metacount.formulas.tape import Pass
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import COUNTS, closed_form

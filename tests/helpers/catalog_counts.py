@@ -2,34 +2,6 @@
 
 from __future__ import annotations
 
-
-def words(text: str) -> list[str]:
-    return text.split()
-
-
-IDS = words("""
-baichuan2-13b bamba-9b bert-base bloom-176b chinchilla-70b deepseek-67b deepseek-moe-16b deepseek-v2
-deepseek-v3 deepseek-v3.2 falcon-180b falcon-h1-0.5b falcon-h1-7b falcon-mamba-7b galactica-120b
-gemma-2b gemma-3n-e2b-text gemma-3n-e4b-text gemma-7b gemma2-2b gemma2-9b gemma3-1b gemma3-270m
-gemma3-27b-text gemma3-4b-text glm-130b
-glm-4.5 gopher-280b gpt-oss-20b gpt2 gpt2-large gpt2-medium gpt2-xl gpt3-175b granite-4.0-h-micro
-granite-4.0-h-small granite-4.0-h-tiny granite-4.0-micro gshard-600b internlm2-20b jamba-1.5-large
-jamba-1.5-mini jurassic1-178b kimi-linear-48b-a3b lamda-137b lfm2-1.2b lfm2-350m lfm2-700m
-lfm2-8b-a1b llama-13b llama-33b llama-65b llama-7b llama2-70b llama3-70b llama3-8b llama3.1-405b
-llama4-maverick llama4-scout llama4-scout-text longcat-flash mamba-2.8b mamba-codestral-7b
-mamba2-1.3b mamba2-130m
-mamba2-2.7b mamba2-370m mamba2-780m minimax-m3-text minimax-text-01 mistral-7b mixtral-8x7b
-mpt-30b mt-nlg-530b
-nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b
-pangu-alpha-207b phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b
-qwen2.5-32b qwen2.5-3b qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b
-qwen3-4b qwen3-8b qwen3-next-80b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
-smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
-switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
-textbook-block transformer-base transformer-big xlstm-7b yi-34b yulan-12b zamba2-1.2b
-zamba2-2.7b zamba2-7b
-""")
-
 # Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
 # transformers 5.23 on the meta device, or plain algebra where transformers has no such class.
 # Mixtures of experts: total, active, active without the token table.
@@ -85,25 +57,15 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "t5-large": 737_668_096, "t5-small": 60_506_624, "transformer-base": 63_045_632,
     "transformer-big": 214_171_648, "yi-34b": 34_388_917_248, "yulan-12b": 11_904_353_024,
     "xlstm-7b": 6_865_424_896,
-    "mamba2-130m": 128_989_632,
-    "mamba2-370m": 368_346_624,
-    "mamba2-780m": 780_161_280,
-    "mamba2-1.3b": 1_343_757_312,
-    "mamba2-2.7b": 2_702_599_680,
-    "mamba-2.8b": 2_768_345_600,
-    "mamba-codestral-7b": 7_285_403_648,
-    "falcon-mamba-7b": 7_272_665_088,
+    "mamba2-130m": 128_989_632, "mamba2-370m": 368_346_624, "mamba2-780m": 780_161_280,
+    "mamba2-1.3b": 1_343_757_312, "mamba2-2.7b": 2_702_599_680, "mamba-2.8b": 2_768_345_600,
+    "mamba-codestral-7b": 7_285_403_648, "falcon-mamba-7b": 7_272_665_088,
     "jamba-1.5-mini": (51_570_323_328, 12_110_311_296, 11_841_875_840),
-    "jamba-1.5-large": (398_555_145_696, 94_149_338_592, 93_612_467_680),
-    "bamba-9b": 9_780_235_392,
+    "jamba-1.5-large": (398_555_145_696, 94_149_338_592, 93_612_467_680), "bamba-9b": 9_780_235_392,
     "granite-4.0-h-micro": 3_191_396_096,
     "granite-4.0-h-tiny": (6_939_037_248, 1_465_470_528, 1_465_470_528),
     "granite-4.0-h-small": (32_207_337_984, 8_803_121_664, 8_803_121_664),
-    "falcon-h1-0.5b": 521_411_104,
-    "falcon-h1-7b": 7_585_654_880,
-    "nemotron-h-8b": 8_100_852_736,
+    "falcon-h1-0.5b": 521_411_104, "falcon-h1-7b": 7_585_654_880, "nemotron-h-8b": 8_100_852_736,
     "nemotron-3-nano-30b-a3b": (31_577_937_344, 3_580_073_408, 3_227_751_872),
-    "zamba2-1.2b": 1_215_064_704,
-    "zamba2-2.7b": 2_662_214_560,
-    "zamba2-7b": 7_356_749_648,
+    "zamba2-1.2b": 1_215_064_704, "zamba2-2.7b": 2_662_214_560, "zamba2-7b": 7_356_749_648,
 }  # fmt: skip

@@ -1,12 +1,14 @@
 """Reads which modules each file may load: every import, inside functions too.
 
 A public name that a package loads late (its `_NAMES` table) is an import of its home; a name that
-is computed for `import_module` may be that of every module that begins like it.
+is computed for `import_module` may be that of every module that begins like it, or of those that a
+table names.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -77,8 +79,15 @@ class ImportGraph:
                     yield from self._begun(name, node.args[0])
 
     def _begun(self, name: str, argument: ast.expr) -> Iterator[str]:
-        """The modules whose names begin with what is not computed of an argument."""
-        start = ""
+        """The modules whose names begin with what is not computed of an argument.
+
+        A file with a table of its own name beside it loads what that names: `module:NAME`.
+        """
+        table, start = self.files[name].with_suffix(".tsv"), ""
+        if table.exists():
+            for module in re.findall(r"\b([a-z][\w.]*):[A-Za-z]\w*", table.read_text("utf-8")):
+                yield from self._resolved(name, f"{name.partition('.')[0]}.{module}")
+            return
         for part in argument.values if isinstance(argument, ast.JoinedStr) else [argument]:
             if isinstance(part, ast.FormattedValue) and ast.unparse(part.value) == "__name__":
                 start += name

@@ -42,3 +42,8 @@ def layer_norm(row: Row, eps: float) -> Row:
     mean = math.fsum(row) / len(row)
     variance = math.fsum((x - mean) ** 2 for x in row) / len(row)
     return [(x - mean) / math.sqrt(variance + eps) for x in row]
+
+
+def tokens(length: int = 7, batch: int = 2) -> Tensor:
+    """Random token ids, [batch, length]."""
+    return torch.randint(0, 101, (batch, length))

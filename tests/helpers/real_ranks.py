@@ -32,23 +32,8 @@ from helpers.sharding_specs import ALL
 from metacount.measure.torch_private import resizing_told
 from metacount.modules.build import build
 from metacount.modules.moe import Experts
-from metacount.sharding.by_engine import (
-    Followed,
-    PipedStage,
-    Whole,
-    fused,
-    place,
-    result,
-    run_step,
-)
-from metacount.sharding.engine import (
-    RingAttention,
-    Traffic,
-    end_step,
-    local_part,
-    states,
-    world_of,
-)
+from metacount.sharding.by_engine import Followed, PipedStage, Whole, fused, place, result, run_step
+from metacount.sharding.engine import RingAttention, Traffic, end_step, local_part, states, world_of
 from metacount.sharding.engine import stepped as one_step
 from metacount.sharding.mesh import parse_mesh, stage_layers
 from metacount.sharding.plan import default_plan, for_mesh

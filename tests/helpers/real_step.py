@@ -15,12 +15,7 @@ from metacount.measure.theirs import quiet
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES
-from metacount.training.programs import (
-    attending,
-    foreign_program,
-    layers_of,
-    reference_program,
-)
+from metacount.training.programs import attending, foreign_program, layers_of, reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import Program, Step, measure_step
 

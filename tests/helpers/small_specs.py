@@ -1,4 +1,4 @@
-"""Small valid models as fields, and what is said of one that is not valid."""
+"""Small valid models as fields: sizes are distinct primes wherever the rules allow."""
 
 from __future__ import annotations
 
@@ -6,33 +6,43 @@ from typing import Any
 
 import pytest
 
+from helpers.miniatures import TINY
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec
 
-DENSE: dict[str, Any] = {
-    "kind": "decoder",
-    "d_model": 13,
-    "n_layers": 3,
-    "vocab_size": 101,
-    "n_heads": 6,
-    "n_kv_heads": 2,
-    "head_dim": 10,
-    "d_ff": 17,
-    "activation": "silu",
-    "gated": True,
-    "norm": "rmsnorm",
-    "position": "rope",
-}
+DENSE: dict[str, Any] = {**TINY, "head_dim": 10}
 MOE = {**DENSE, "n_experts": 12, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1}
-MLA: dict[str, Any] = {
-    **{k: v for k, v in DENSE.items() if k not in ("n_kv_heads", "head_dim")},
-    "attention": "mla",
-    "q_lora_rank": 11,
-    "kv_lora_rank": 5,
-    "qk_nope_head_dim": 3,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 7,
+LATENT: dict[str, Any] = {
+    **{"attention": "mla", "q_lora_rank": 11, "kv_lora_rank": 5, "qk_nope_head_dim": 3},
+    **{"qk_rope_head_dim": 4, "v_head_dim": 7},
 }
+MLA = {k: v for k, v in DENSE.items() if k not in ("n_kv_heads", "head_dim")} | LATENT
+
+# changes for `small`
+ROPE: dict[str, Any] = {"position": "rope", "head_dim": 10}
+OF_LATENTS = {**LATENT, "n_kv_heads": None, "head_dim": None, "position": "rope"}
+OF_LATENTS["rope_style"] = "interleaved"
+OF_EXPERTS: dict[str, Any] = {"n_experts": 7, "top_k": 3, "d_ff_expert": 11}
+OF_EXPERTS["router"] = "softmax_renorm"
+ENCODER_DECODER: dict[str, Any] = {"kind": "encoder-decoder", "n_encoder_layers": 2}
+ENCODER_DECODER |= {"position": "t5", "n_buckets": 8, "max_distance": 20}
+LAYER_NORM = {"position": "learned", "n_positions": 23, "norm": "layernorm", "norm_bias": True}
+LAYER_NORM |= {"n_kv_heads": 6, "gated": False, "ffn_bias": True}
+GPT2: dict[str, Any] = {**LAYER_NORM, "activation": "gelu_tanh", "tie_embeddings": True}
+GPT2 |= dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias"), True)
+BERT: dict[str, Any] = {**LAYER_NORM, "kind": "encoder", "norm_placement": "post"}
+BERT |= {"final_norm": False, "activation": "gelu", "n_token_types": 3}
+BERT |= {"embedding_norm": True, "pooler": True}
+
+
+def small(*groups: dict[str, Any], **changes: Any) -> ModelSpec:
+    """A decoder of three layers without positions, changed by `groups` and then by `changes`."""
+    values = {**TINY, "head_dim": 5, "position": "none"}
+    for group in (*groups, changes):
+        values |= group
+    if values.get("n_dense_layers", 0) == 0 and values.get("moe_every", 1) == 1:
+        values["d_ff"] = None if "n_experts" in values else values["d_ff"]
+    return ModelSpec.from_dict(values)
 
 
 def refusal(base: dict[str, Any], changes: dict[str, Any]) -> SpecError:

@@ -16,8 +16,8 @@ from helpers.structures import first_of_each
 
 import metacount
 from metacount.catalog import entry
-from metacount.cli.layout import cells
 from metacount.cli.lesson import Lesson
+from metacount.cli.report import cells
 from metacount.errors import InputError, SpecError
 from metacount.languages import LANGUAGES, language_of
 from metacount.spec import legend

@@ -8,8 +8,7 @@ from helpers.release import daily, one_day_in
 pytest.importorskip("torch")
 
 from metacount.cli.report import in_text
-from metacount.cli.survey import report_of
-from metacount.many.survey import SurveyRow, measure_type, survey, survey_types
+from metacount.cli.survey import SurveyRow, measure_type, report_of, survey, survey_types
 
 KINDS = {
     "causal-LM": "llama mixtral bert jetmoe qwen3_next dbrx blenderbot",

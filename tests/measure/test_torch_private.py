@@ -42,7 +42,6 @@ def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
                 found += [(node.lineno, n) for n in names if n.startswith("_")]
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             operator = ast.unparse(node).startswith(("aten.", "torch.ops.aten."))
-            operator = ast.unparse(node).startswith(("aten.", "torch.ops.aten."))
             if not (operator or node.attr.startswith("__") or node.attr in own | KNOWN):
                 found.append((node.lineno, node.attr))
     return [f"{where}:{line} {name}" for line, name in found]

@@ -14,13 +14,8 @@ from torch import nn
 
 from metacount import catalog
 from metacount.measure import ours
-from metacount.measure.counter import MeasuredFlops, MeasuredRun, UnclaimedTensor
-from metacount.measure.ours import (
-    kept_pairs,
-    measure_forward,
-    measure_params,
-    reference_counter,
-)
+from metacount.measure.counter import MeasuredRun, UnclaimedTensor
+from metacount.measure.ours import kept_pairs, measure_forward, measure_params, reference_counter
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.build import build
@@ -28,45 +23,30 @@ from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
 NAMES = [
-    "llama-7b",
-    "deepseek-v3",
-    "mixtral-8x7b",
-    "gpt-oss-20b",
-    "gemma3-1b",
-    "gopher-280b",
-    "t5-11b",
-    "bert-base",
-    "pythia-12b",
-    "switch-base-8",
-    "llama4-scout-text",
-    "pangu-alpha-207b",
-    "glm-130b",
-]
-
-
-def real_forward(name: str, seq_len: int) -> tuple[MeasuredFlops, int]:
-    """FLOPs and cache bytes of a real prefill on CPU, every block run."""
-    spec = miniature(catalog.entry(name).spec())
-    model = build(spec, device="cpu", dtype="fp32", seed=0)
-    tokens = torch.randint(0, 101, (2, seq_len))
-    cache = None if spec.kind == "encoder" else model.new_cache()
-    with torch.no_grad(), reference_counter().watching(model) as counter:
-        memory = model.encode(tokens) if spec.has_encoder else None
-        model(tokens, memory_BTD=memory, cache=cache)
-    return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
+    "llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", "gopher-280b", "t5-11b",
+    "bert-base", "pythia-12b", "switch-base-8", "llama4-scout-text", "pangu-alpha-207b", "glm-130b",
+]  # fmt: skip
 
 
 @daily(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_meta_counts_what_runs_on_cpu(name: str) -> None:
+    """Where every block runs; by module too, so that those that did not have their own names."""
     spec = miniature(catalog.entry(name).spec())
-    on_meta = measure_forward(
-        build(spec, dtype="fp32"), Workload(batch_size=2, seq_len=9, dtype="fp32")
-    )
-    really, cache_bytes = real_forward(name, 9)
+    run = Workload(batch_size=2, seq_len=9, dtype="fp32")
+    on_meta = measure_forward(build(spec, dtype="fp32"), run)
+    model = build(spec, device="cpu", dtype="fp32", seed=0)
+    tokens = torch.randint(0, 101, (2, 9))
+    cache = None if spec.kind == "encoder" else model.new_cache()
+    with torch.no_grad(), reference_counter().watching(model) as counter:
+        memory = model.encode(tokens) if spec.has_encoder else None
+        model(tokens, memory_BTD=memory, cache=cache)
+    really = counter.report()
     assert on_meta.prefill.by_role == really.by_role
     assert on_meta.prefill.causal_by_role == really.causal_by_role
-    assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
+    assert on_meta.prefill.by_module == counter.by_module()
+    kept = 0 if cache is None else tensor_bytes(cache.tensors())
+    assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == kept
 
 
 def test_a_mask_too_large_to_lay_out_has_no_opinion() -> None:
@@ -110,12 +90,9 @@ assert float(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))) == 
 # to do so, and run again.
 KINDS = {
     "jamba-1.5-mini": 3,  # Mamba with a feed-forward or experts, attention
-    "gpt3-175b": 1,
-    "nemotron-h-8b": 3,
-    "qwen3-next-80b-a3b": 2,
-    "mamba2-130m": 1,
+    "gpt3-175b": 1, "nemotron-h-8b": 3, "qwen3-next-80b-a3b": 2, "mamba2-130m": 1,
     "gemma-3n-e2b-text": None,
-}
+}  # fmt: skip
 
 
 def states_of(run: MeasuredRun) -> list[torch.Size]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from helpers.small_specs import BERT, ENCODER_DECODER, OF_EXPERTS, OF_LATENTS, ROPE, small
 from torch import Tensor, nn
 
 from metacount import catalog
@@ -17,21 +17,13 @@ from metacount.spec import ModelSpec
 
 SPECS: dict[str, ModelSpec] = {
     "decoder": small(ROPE, tie_embeddings=True),
-    "mla moe": small(MLA, MOE, n_dense_layers=1, n_shared_experts=2, selection_bias=True),
+    "mla moe": small(
+        OF_LATENTS, OF_EXPERTS, n_dense_layers=1, n_shared_experts=2, selection_bias=True
+    ),
     "encoder-decoder": small(ENCODER_DECODER),
     "transformer-xl": small(position="transformer_xl"),
-    "gpt-oss": small(ROPE, MOE, expert_bias=True, router_bias=True, attention_sinks=True),
-    "bert": small(
-        kind="encoder",
-        position="learned",
-        n_positions=23,
-        n_token_types=3,
-        norm="layernorm",
-        norm_bias=True,
-        embedding_norm=True,
-        pooler=True,
-        norm_placement="post",
-    ),
+    "gpt-oss": small(ROPE, OF_EXPERTS, expert_bias=True, router_bias=True, attention_sinks=True),
+    "bert": small(BERT),
 }
 
 

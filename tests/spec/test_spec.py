@@ -71,15 +71,12 @@ MLSTM = {
 } | {"recurrent": "mlstm"}
 MLSTM |= {"n_linear_heads": 3}
 FFN_ALONE = {
-    **{
-        name: value
-        for name, value in DENSE.items()
-        if name not in ("n_heads", "n_kv_heads", "head_dim")
-    },
+    **{name: value for name, value in DENSE.items() if name not in ("n_heads", "n_kv_heads",
+        "head_dim")},
     "attention": "none",
     "mixer_pattern": "N",
     "position": "none",
-}
+}  # fmt: skip
 
 # base, what is changed, and the message's beginning and remedy
 YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False}
@@ -136,6 +133,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MLA, {"qk_rope_head_dim": 3}, "qk_rope_head_dim must be even: got 3; choose 4"),
     ({**MLA, **INDEX}, {"q_lora_rank": None}, "q_lora_rank is needed by an indexer"),
     ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
+    (MLA, {**INDEX, "index_sharing": "SI"},
+     "index_sharing must begin with I: no layer before the first has chosen: got 'SI'; put"),
     (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
     # an indexer of blocks
     (DENSE, {**BLOCKS, "index_local_blocks": 4}, "index_local_blocks must be at most index_top_bl"),
@@ -178,6 +177,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "value_head_dim has no meaning with values_of_keys, which makes them as wide as keys: got 4"),
     (DENSE, {"output_gate": True, "head_gate": "sigmoid"},
      "head_gate is not defined beside output_gate: got 'sigmoid'; choose none"),
+    (MOE, {"scaled_router": True},
+     "scaled_router belongs to experts beside a feed-forward: got True; write B for them in ffn_p"),
     (MOE, {"selection_bias_param": True},
      "selection_bias_param has no meaning without selection_bias: got True; leave it out"),
     # feed-forward and experts
@@ -252,7 +253,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "ffn_pattern has experts beside a feed-forward and in the place of one: got 'BFE'; choose"),
     (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0}, "ffn_pattern leaves nobody to add what the"),
     (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4, "norm_placement": "sandwich"},
-     "norm_placement is not defined for experts beside a feed-forward: got 'sandwich'; choose p"),
+     "norm_placement of experts beside a feed-forward is pre, or sandwich with scaled_router: got"),
     (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4, "d_ff": None},
      "d_ff is needed by the dense layers: got None; set d_ff"),
     (MOE, {"ffn_pattern": "BF", "n_layers": 4}, "moe_every has no meaning where ffn_pattern names"),

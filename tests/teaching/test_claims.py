@@ -13,7 +13,7 @@ from helpers.release import daily, one_day_in
 
 import metacount
 from metacount.cli import main
-from metacount.cli.layout import cells
+from metacount.cli.report import cells
 from metacount.errors import SpecError
 from metacount.teaching.claims import TOPICS, claims, find_claim
 from metacount.teaching.texts import label

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import pytest
+from helpers.command_line import refused, run_json
 
 from metacount import InputError, Workload, entry
-from metacount.cli import main
-from metacount.textbook import conventions as by
 from metacount.textbook.conventions import amounts, conventions
 
 S = 8192
-SOURCES = {user: row.source for user, row in by.ROWS.items()}
 
 
 def values(model: str, workload: Workload) -> dict[str, int]:
@@ -117,8 +114,7 @@ def test_two_stacks_are_refused() -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["count", "llama3-8b", "--seq", str(S), "--conventions", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = run_json(capsys, "count", "llama3-8b", "--seq", str(S), "--conventions")
     assert data["model"] == "llama3-8b" and data["tokens"] == S
     known = {"P": P, "Q": P, "E": E, "T": E, "W": W, "H": H, "B": W - H, "A": A, "D": A, "C": C}
     assert data["amounts"] == {**known, "L": 0, "R": 0}
@@ -139,5 +135,4 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_has_no_conventions(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
-    assert main(["count", *arguments, "--conventions"]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refused(capsys, "count", *arguments, "--conventions")

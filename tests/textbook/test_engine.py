@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from helpers.command_line import refused, run, run_json
 
 from metacount import catalog
-from metacount.__main__ import main
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
@@ -54,27 +52,22 @@ def test_what_has_no_rule_is_refused() -> None:
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--engine", "vllm", "--seq", "8192", "--batch", "32"]
-    assert main(["count", "gpt-oss-20b", *sizes]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(run(capsys, "count", "gpt-oss-20b", *sizes).split())
     assert "kv_cache_bytes 6,542,327,808 6.09 GiB" in text
     assert "reserved KV cache bytes 12,884,901,888 12.00 GiB" in text
     assert "2 groups of 12 layers, windows at full pages" in text
-    assert main(["count", "gpt-oss-20b", *sizes, "--kv-dtype", "fp8", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = run_json(capsys, "count", "gpt-oss-20b", *sizes, "--kv-dtype", "fp8")
     assert data["kv_cache_bytes"] == 6_542_327_808 // 2
     assert data["engine"]["kv_cache_bytes"] == 6 * 2**30
     assert data["workload"]["kv_dtype"] == "fp8"
-    assert main(["count", "--engine", "vllm", "--folder", "."]) == 2
-    assert "--engine does not go with --folder" in capsys.readouterr().err
+    said = refused(capsys, "count", "--engine", "vllm", "--folder", ".")
+    assert "--engine does not go with --folder" in said
 
 
 def test_dtypes_of_caches_and_states(capsys: pytest.CaptureFixture[str]) -> None:
     name = "qwen3-next-80b-a3b"
-    assert main(["count", name, "--json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
-    dtypes = ["--state-dtype", "fp32", "--kv-dtype", "fp8"]
-    assert main(["count", name, *dtypes, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    plain = run_json(capsys, "count", name)
+    found = run_json(capsys, "count", name, "--state-dtype", "fp32", "--kv-dtype", "fp8")
     # of 36 layers the last 4 inputs of 8,192 channels; the states themselves are in fp32 anyway
     assert found["state_bytes"] - plain["state_bytes"] == 36 * 4 * 8192 * 2
     for name in ("kv_cache_bytes", "kv_cache_bytes_per_token"):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metacount
+from metacount import find_model
 from metacount.api import count
 from metacount.errors import InputError
 from metacount.huggingface.config.keys import words
@@ -75,14 +76,9 @@ def test_blocks_of_fp8_have_as_many_scales_as_the_files(
 
 # One layer: q, o [12, 12], k, v [6, 12], gate, up [20, 12], down [12, 20]; head [33, 12].
 SMALL = {
-    "model_type": "llama",
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "intermediate_size": 20,
-    "vocab_size": 33,
-}
+    "model_type": "llama", "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 20, "vocab_size": 33,
+}  # fmt: skip
 TALL = [(12, 12), (12, 12), (6, 12), (6, 12), (20, 12), (20, 12), (12, 20)]
 REST = 2 * (2 * 33 * 12 + 3 * 12)  # two tables and three norms in bf16
 
@@ -202,6 +198,23 @@ def test_modules_that_are_kept(kept: list[str], whole: list[tuple[int, int]]) ->
     assert found.n_bytes == REST + packed + sum(o * i - 4 for o, i in whole)
 
 
+def test_attention_that_is_kept_in_layers_whose_heads_are_not_alike() -> None:
+    # of Gemma 4 31B, whose config names the attention of each layer
+    spec = find_model("gemma2-9b", ["n_layers=4", "n_kv_heads_windowed=4"]).spec
+    kept = [f"model.layers.{i}.self_attn*" for i in range(4)]
+    found = stored_from_config(spec, {"quantization_config": {**FP8, "ignore": kept}})
+    assert isinstance(found, Stored)
+    # two layers of each kind: q and o [16·256, 3584], k and v [8·256 or 4·256, 3584]
+    params = 2 * 3584 * 256 * 2 * (16 + 16 + 8 + 4)
+    assert found.by_role["attention"] == (params, 2 * params)
+    only_last = stored_from_config(spec, {"quantization_config": {**FP8, "ignore": kept[3:]}})
+    assert isinstance(only_last, Stored)
+    # layers 1 and 3 see everything: the last has 2 bytes a value, the others a byte and scales
+    of_last = 2 * 3584 * 256 * (16 + 8)
+    scales = (params - of_last) // 128**2
+    assert only_last.by_role["attention"] == (params, params + of_last + 4 * scales)
+
+
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
@@ -282,18 +295,14 @@ def bytes_by_transformers(rows: int, columns: int) -> int:
     ("quantization", "of_matrix"),
     [
         # ModelOpt has two float32 more: weight_scale_2 and input_scale
-        (
-            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
-            lambda rows, columns: bytes_by_torchao("nvfp4", rows, columns) + 8,
-        ),
-        (
-            compressed(num_bits=4, type="float", strategy="group", group_size=32),
-            lambda rows, columns: bytes_by_torchao("mxfp4", rows, columns),
-        ),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, lambda rows,
+            columns: bytes_by_torchao("nvfp4", rows, columns) + 8),
+        (compressed(num_bits=4, type="float", strategy="group", group_size=32), lambda rows,
+            columns: bytes_by_torchao("mxfp4", rows, columns)),
         ({"quant_method": "fp8", "weight_block_size": [16, 48]}, bytes_by_transformers),
     ],
     ids=["nvfp4", "mxfp4", "fp8"],
-)
+)  # fmt: skip
 def test_a_matrix_takes_the_bytes_that_a_library_stores(
     quantization: dict[str, Any], of_matrix: Any
 ) -> None:

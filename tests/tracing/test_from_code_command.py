@@ -6,22 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from helpers.command_line import refused
 from helpers.release import one_day_in
 
 from metacount.cli import main
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(arguments) == code
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
     return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    return printed.err
 
 
 @one_day_in(6)
@@ -51,20 +44,14 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "message"),
     [
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
-        (
-            ("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
-            "computes every pair and masks afterwards",
-        ),
-        (
-            ("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
-            "no form of kv_cache_bytes: nothing is measured",
-        ),
-        (
-            ("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
-            "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must",
-        ),
+        (("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
+            "computes every pair and masks afterwards"),
+        (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
+            "no form of kv_cache_bytes: nothing is measured"),
+        (("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
+            "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:

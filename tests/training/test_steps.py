@@ -501,6 +501,7 @@ def test_what_has_no_formula_is_said() -> None:
         (small("mamba2-130m", n_ssm_heads=1), (), kept, "n_ssm_heads has no formula for training"),
         (small("", **windowed), (), kept, "window_pattern has no formula for training with a bias"),
         (small(""), ("embed_tokens",), of_block, "freeze has no formula of what one block keeps"),
+        (small("", layer_scalar=True), (), of_block, "layer_scalar has no formula of what one bl"),
     ):
         counted = count_step(spec, Workload(seq_len=8), Setup(freeze=freeze))
         assert getattr(counted, figure) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
-from helpers.release import daily, one_in
+from helpers.release import daily
 from helpers.small_configs import small_config
 from helpers.structures import first_of_each
 
@@ -16,11 +16,7 @@ from metacount.errors import SpecError
 from metacount.formulas import pieces
 from metacount.formulas.step import check_saved
 from metacount.formulas.tape import Op, Pass, Store, Tape, Tensor
-from metacount.huggingface.config.record import mapped_types
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.huggingface.module.model import build_transformers
-from metacount.measure.ours import measure_forward
-from metacount.measure.theirs import measure_any_forward
 from metacount.modules.build import build
 from metacount.resolve import Source
 from metacount.spec import ModelSpec, Workload
@@ -28,13 +24,7 @@ from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import measure_step
 from metacount.verify.compare import verify
-from metacount.verify.operations import (
-    are_fused,
-    differing_layers,
-    differing_operations,
-    differing_step,
-    layers_of_module,
-)
+from metacount.verify.operations import are_fused, differing_step
 
 LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, pieces.layer_of
 
@@ -45,16 +35,6 @@ def found(name: str, run: Workload) -> tuple[list[str], list[str]]:
     lines = list(result.differences)
     single = [line for line in lines if "first product that differs" in line]
     return [line for line in lines if line not in single], single
-
-
-@daily(4)
-@pytest.mark.parametrize("name", first_of_each())
-def test_each_structure_runs_the_products_of_its_formulas(name: str) -> None:
-    spec = miniature(entry(name).spec())
-    for run in (Workload(batch_size=2, seq_len=11), Workload(batch_size=1, seq_len=1)):
-        counters = measure_forward(build(spec), run).counters
-        assert len(counters) == (1 if spec.kind == "encoder" else 2)
-        assert list(differing_operations(spec, run, counters)) == []
 
 
 def wider(more: dict[str, int]) -> Callable[..., Tensor]:
@@ -222,18 +202,6 @@ def test_mistakes_that_cancel_in_a_step_are_found(
 
 
 # ---- transformers' modules, layer by layer
-
-
-@daily(4)
-@pytest.mark.parametrize("model_type", one_in(3, mapped_types()))
-def test_each_type_runs_the_products_of_its_formulas_in_each_layer(model_type: str) -> None:
-    config = small_config(model_type)
-    spec = spec_from_config(config).spec
-    run = Workload(batch_size=2, seq_len=7, source_len=7 if spec.has_encoder else None)
-    module, _ = build_transformers(config)
-    counter = measure_any_forward(module, run).counters[0]
-    assert layers_of_module(spec, module, counter) is not None
-    assert list(differing_layers(spec, run, module, counter)) == []
 
 
 def test_products_that_are_fused_are_told_from_others() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
 from helpers.miniatures import WORKLOAD, assert_full, miniature
 from helpers.random_models import changed, workloads
 from helpers.release import ONLY, one_in
-from helpers.structures import OTHER_WAYS, first_of_each, miniatures
+from helpers.same_tensors import unmatched
+from helpers.structures import every_structure, miniatures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metacount import catalog
 from metacount.formulas import block, model, mtp
+from metacount.formulas.step import tensors_by_path
 from metacount.formulas.tape import Tape, Tensor
-from metacount.spec import Workload
+from metacount.modules.build import build, build_prediction
+from metacount.spec import ModelSpec, Workload
 from metacount.verify import compare as witnesses
 
 BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]
@@ -30,26 +34,34 @@ def test_every_model_of_the_catalog_at_its_published_sizes(entry: catalog.Catalo
     assert [w.name for w in result.witnesses[:2]] == ["formula", "reference"]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [e if e.id in first_of_each() else pytest.param(e, marks=ONLY) for e in BUILDABLE],
-    ids=lambda e: e.id,
-)
-def test_every_model_of_the_catalog_as_a_miniature(entry: catalog.CatalogEntry) -> None:
-    """By default the first of each structure."""
-    spec = miniature(entry.spec())
-    workload = WORKLOAD
-    if spec.has_encoder:
-        workload = Workload(batch_size=2, seq_len=11, source_len=7, dtype="fp32")
-    if spec.kind == "prefix-decoder":
-        workload = Workload(batch_size=2, seq_len=11, prefix_len=5, dtype="fp32")
-    assert witnesses.verify(entry.id, spec, workload).differences == ()
+STRUCTURES = every_structure()
+OTHERS = [e.id for e in BUILDABLE if e.id not in STRUCTURES]
 
 
-@pytest.mark.parametrize(("name", "changed"), OTHER_WAYS)
-def test_other_ways_of_a_layer(name: str, changed: dict[str, Any]) -> None:
-    spec = miniature(catalog.entry(name).spec())
-    assert witnesses.verify(name, spec.replace(**changed), WORKLOAD).differences == ()
+def run_of(spec: ModelSpec) -> Workload:
+    source = {"source_len": 7} if spec.has_encoder else {}
+    prefix = {"prefix_len": 5} if spec.kind == "prefix-decoder" else {}
+    return Workload(batch_size=2, seq_len=11, dtype="fp32", **source, **prefix)
+
+
+def assert_alike(spec: ModelSpec, workload: Workload) -> None:
+    """All figures, by role, and each product in its order; the tensors by path, shape, name."""
+    assert witnesses.verify("small", spec, workload).differences == ()
+    module, counted = build(spec), tensors_by_path(spec)
+    stored = {path: tuple(tensor.shape) for path, tensor in module.named_parameters()}
+    assert {path: weight.shape for path, weight in counted.items()} == stored
+    assert all((w.size, w.times) == (prod(w.shape), 1) for w in counted.values())
+    assert unmatched(module, model.weights(spec)) == (set(), {})
+    if spec.n_mtp_layers:
+        modules = build_prediction(module)
+        assert unmatched(modules.layers, mtp.module_weights(spec)) == (set(), {})
+
+
+@pytest.mark.parametrize("name", [*STRUCTURES, *(pytest.param(id, marks=ONLY) for id in OTHERS)])
+def test_every_structure_as_a_miniature(name: str) -> None:
+    """Of the catalog's models by default the first of each structure."""
+    spec = STRUCTURES.get(name) or miniature(catalog.entry(name).spec())
+    assert_alike(spec, run_of(spec))
 
 
 @pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "deepseek-v3", "t5-small"])
@@ -69,8 +81,7 @@ def test_on_what_an_encoder_is_silent() -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_model_that_the_spec_allows(data: st.DataObject) -> None:
     spec = data.draw(changed(miniatures()))
-    workload = data.draw(workloads(spec, "fp32"))
-    assert witnesses.verify("random", spec, workload).differences == ()
+    assert_alike(spec, data.draw(workloads(spec, "fp32")))
 
 
 Forward = Callable[..., Tensor]

@@ -151,7 +151,6 @@ def _below(ancestor: int) -> list[int]:
 
 
 def _marked(mark: str) -> list[int]:
-    """Find the processes that were started with `mark`, sessions of their own included."""
     sign, processes = f"{MARK}={mark}".encode(), []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):

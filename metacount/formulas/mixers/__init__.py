@@ -13,16 +13,9 @@ if TYPE_CHECKING:
     from metacount.formulas.tape import Tape, Tensor
 
 
-FILES = {
-    "mamba": "state_space",
-    "mamba2": "state_space",
-    "gated_delta": "delta",
-    "kimi_delta": "delta",
-    "lightning": "lightning",
-    "mlstm": "mlstm",
-    "rg_lru": "gates",
-    "short_conv": "gates",
-}
+# Of the mixers that share a file.
+FILES = {"mamba": "state_space", "mamba2": "state_space", "rg_lru": "gates", "short_conv": "gates"}
+FILES |= dict.fromkeys(("gated_delta", "kimi_delta"), "delta")
 
 
 def run_mixer(t: Tape, part: Any, x: Tensor) -> Tensor:
@@ -50,4 +43,4 @@ def _file_of(part: Any) -> Any:
     """Load the file of a mixer."""
     from importlib import import_module
 
-    return import_module(f"metacount.formulas.mixers.{FILES[part.word]}")
+    return import_module(f"metacount.formulas.mixers.{FILES.get(part.word, part.word)}")

@@ -29,14 +29,13 @@ from metacount.teaching.experiments.modules import (
     unequal,
 )
 from metacount.teaching.experiments.modules import swish as times_sigmoid
-from metacount.teaching.texts import matrix, shown
+from metacount.teaching.texts import Values, matrix, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from metacount.teaching.texts import Values
 
 POINTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
 TANH = 0.044715

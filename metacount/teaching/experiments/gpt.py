@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from metacount.flow.run import flow
+from metacount.spec import ModelSpec
 from metacount.teaching.counts import short
 from metacount.teaching.experiments.modules import made
 from metacount.units import exact
@@ -15,7 +16,6 @@ from metacount.units import exact
 if TYPE_CHECKING:
     from metacount.flow.steps import Step
     from metacount.resolve import Model
-    from metacount.spec import ModelSpec
 
 # sizes of the small model, those that the model has
 SMALL = {

@@ -25,7 +25,7 @@ from metacount.modules import (
 from metacount.modules.block import deep_alpha
 from metacount.modules.build import build
 from metacount.modules.position import alibi_slopes, speeds
-from metacount.spec import Request
+from metacount.spec import ModelSpec, Request
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.attention import LatentAttention as LatentPart
 from metacount.teaching.counts import rotary_width, theta_of
@@ -45,15 +45,13 @@ from metacount.teaching.experiments.modules import (
     small,
     unequal,
 )
-from metacount.teaching.texts import matrix, shown, vector
+from metacount.teaching.texts import Values, matrix, shown, vector
 from metacount.verify.subject import subject_in_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.modules.model import Stack
-    from metacount.spec import ModelSpec
-    from metacount.teaching.texts import Values
 
 # the attention that is followed by hand: 4 tokens, heads of 2 values
 Q = ((1.0, 0.0), (0.0, 2.0), (1.0, 1.0), (2.0, -1.0))

@@ -222,7 +222,7 @@ def attention_of(attention: Attention, kind: str) -> Callable[[Tensor], Tensor]:
     return run
 
 
-def _whole(x_SD: Tensor) -> Tensor:
+def _model_outputs(x_SD: Tensor) -> Tensor:
     model, tokens = decoder(), torch.arange(len(x_SD))
     assert model.embed_tokens is not None
     model.embed_tokens.weight[tokens] = x_SD
@@ -240,7 +240,7 @@ def reaching() -> dict[str, Callable[[Tensor], Tensor]]:
         "ffn": ffn,
         "causal": attention_of(attention, "causal"),
         "open": attention_of(attention, "bidirectional"),
-        "model": _whole,
+        "model": _model_outputs,
     }
 
 

@@ -30,7 +30,7 @@ from metacount.teaching.experiments.modules import (
     unequal,
 )
 from metacount.teaching.parts import models
-from metacount.teaching.texts import matrix, shown, vector
+from metacount.teaching.texts import Values, matrix, shown, vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from metacount.spec import ModelSpec
-    from metacount.teaching.texts import Values
 
 # the mixture that is followed by hand: one token of 2 values, 2 experts of width 1 with ReLU
 X, TARGET = (1.0, 2.0), (1.0, 1.0)

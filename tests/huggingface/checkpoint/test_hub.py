@@ -14,10 +14,7 @@ from safetensors.numpy import save_file
 from metacount.errors import InputError
 from metacount.huggingface import hub as the_hub
 from metacount.huggingface.checkpoint import witness as checkpoint
-from metacount.huggingface.checkpoint.witness import (
-    read_checkpoint,
-    read_repository,
-)
+from metacount.huggingface.checkpoint.witness import read_checkpoint, read_repository
 
 constants = pytest.importorskip("huggingface_hub.constants")
 

@@ -15,15 +15,17 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.beside_transformers import Found, compare, odd
-from helpers.release import daily, one_in
-from helpers.small_configs import small_configs
+from helpers.release import chosen, daily, one_in
+from helpers.small_configs import GEMMA4, SHARING, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metacount.huggingface.config.keys import HARMLESS
+from metacount.huggingface.config.keys import HARMLESS, words
 from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
 from metacount.huggingface.module.model import config_class
+from metacount.modules import attention
+from metacount.spec.field import altered
 
 torch.set_num_threads(1)
 
@@ -43,6 +45,13 @@ REFUSED = {
     "afmoe": "AFMoE adds its router's bias to the probabilities, for the choice only",
 }
 TYPES = [name for name in mapped_types() if name not in REFUSED]
+# between them all placements of norms, positions, routers, experts and mixers that transformers has
+OF_EACH_KIND = words(
+    "llama olmo2 gemma2 granite mixtral phimoe qwen2_moe deepseek_v2 deepseek_v3 longcat_flash "
+    "kimi_linear jamba nemotron_h bloom opt mpt gpt2 gpt_neox phi xglm t5 bart bert modernbert "
+    "ministral3 llama4_text gpt_oss minimax minimax_m3_vl_text deepseek_v32 mamba2 zamba2 xlstm "
+    "olmo_hybrid lfm2 recurrent_gemma gemma3n_text gemma4_text apertus"
+)
 
 
 @cache
@@ -56,9 +65,45 @@ def same(found: Found) -> bool:
 
 
 @daily(20)
-@pytest.mark.parametrize("name", one_in(4, TYPES))
+@pytest.mark.parametrize("name", chosen(TYPES, lambda i: TYPES[i] in OF_EACH_KIND))
 def test_a_mapped_type_computes_what_transformers_computes(name: str) -> None:
     assert base(name).kind == "equal", base(name)
+
+
+# Latents of even width: `view_as_complex` in DeepSeek-V2 takes no other.
+V2 = {"kv_lora_rank": 14, "qk_nope_head_dim": 6}
+OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("deepseek_v2", {**V2, "topk_method": "group_limited_greedy", "n_routed_experts": 10,
+                     "n_group": 5, "topk_group": 2}),
+    ("deepseek_v2", {**V2, "q_lora_rank": None}),
+    ("deepseek_v3", {"rope_interleave": False}),
+    ("falcon", {"hidden_size": 48, "num_attention_heads": 6, "alibi": True, "multi_query": False,
+                "parallel_attn": False}),
+    ("nemotron_h", {"moe_latent_size": 16}),
+    ("gemma4_text", GEMMA4),
+]  # fmt: skip
+
+
+@daily(2)
+@pytest.mark.parametrize(("name", "changes"), OTHER_WAYS)
+def test_a_type_in_another_way_computes_the_same(name: str, changes: dict[str, Any]) -> None:
+    found = compare({**odd(name), **changes}, bound=BOUND)
+    assert found.kind == "equal", found
+
+
+def test_layers_read_what_the_last_indexer_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers' GLM-5.2 does, once the indexer turns pairs of values as there."""
+
+    def turned(self: Any, x: Any, visibility: Any) -> Any:
+        return attention.rotated(x, visibility, self.rope_dim, "interleaved", self.rotation)
+
+    def read(config: dict[str, Any]) -> Any:
+        return altered(spec_from_config(config), differs=())
+
+    monkeypatch.setattr(attention.Indexer, "_rotated", turned)
+    monkeypatch.setattr("helpers.beside_transformers.spec_from_config", read)
+    for more in (SHARING, {"indexer_types": ["full", "full", "shared", "shared"], "index_topk": 3}):
+        assert compare({**odd("glm_moe_dsa"), **more}, bound=BOUND).kind == "equal"
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -85,8 +130,12 @@ SCALED: dict[str, dict[str, Any]] = {
     "dynamic": {"rope_type": "dynamic", "factor": 3.0},
     "llama3": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
                "high_freq_factor": 3.0, "original_max_position_embeddings": 11},
+    "llama3, a step": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 2.0,
+                       "high_freq_factor": 2.0, "original_max_position_embeddings": 11},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 11,
              "beta_fast": 3.0, "beta_slow": 0.5},
+    "yarn, a step": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 11,
+                     "beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},
     "yarn with mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.3,
                          "original_max_position_embeddings": 13, "truncate": False},
     "yarn by lengths": {"type": "yarn", "factor": None, "attention_factor": 1.7,

@@ -1,6 +1,6 @@
 """Weights that are not those of the reference: the error names the tensor, and nothing is loaded.
 
-What is loaded right is tested by what it computes: `test_logits.py`.
+What is loaded right is tested by what it computes: `test_computes_the_same.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ from metacount.modules.build import build
 torch.set_num_threads(1)
 
 GPT2 = {
-    "model_type": "gpt2",
-    "n_layer": 3,
-    "n_embd": 42,
-    "n_head": 6,
-    "n_inner": 71,
-    "vocab_size": 101,
+    "model_type": "gpt2", "n_layer": 3, "n_embd": 42, "n_head": 6, "n_inner": 71, "vocab_size": 101,
     "n_positions": 29,
-}
+}  # fmt: skip
 
 
 ATTENTION, NORM = "transformer.h.0.attn.c_attn.weight", "transformer.h.3.ln_1.weight"

@@ -352,16 +352,19 @@ def gemma4_heads(keys: Keys, fields: Json) -> Json:
 
 
 def gemma4_layers(keys: Keys, fields: Json) -> Json:
-    """Read which layers borrow keys and values, perhaps with a feed-forward of twice the width, and
-    the width of each layer's own embedding of the token.
+    """Read which layers borrow keys and values, perhaps with a feed-forward of twice the width, the
+    width of each layer's own embedding of the token, and experts beside the feed-forward.
     """
-    why = "experts beside a feed-forward, behind norms of their own"
-    keys.only("enable_moe_block", False, why=why)
     added = gemma3n_borrowing(keys, fields)
     n_borrowing, n_layers = added["n_kv_shared_layers"], fields["n_layers"]
     if keys.flag("use_double_wide_mlp") and n_borrowing:
         pattern = "M" * (n_layers - n_borrowing) + "W" * n_borrowing
         added |= {"d_ff_second": 2 * fields["d_ff"], "d_ff_pattern": pattern}
+    if keys.flag("enable_moe_block"):
+        added |= size(
+            "n_experts=num_experts top_k=top_k_experts d_ff_expert=moe_intermediate_size"
+        )(keys, fields)
+        added |= {"router": "softmax_renorm", "scaled_router": True, "ffn_pattern": "B"}
     width = keys.optional_size("hidden_size_per_layer_input", lowest=0)
     n_rows = keys.size("vocab_size_per_layer_input")
     return {**added, **({"d_per_layer": width, "vocab_size_per_layer": n_rows} if width else {})}

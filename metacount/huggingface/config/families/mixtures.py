@@ -415,21 +415,26 @@ def indexed_layers(keys: Keys, fields: Json) -> Json:
     return {}
 
 
+INDEXERS = {"full": "I", "F": "I", "shared": "S", "S": "S"}
+
+
 def own_indexers(keys: Keys, fields: Json) -> Json:
-    """Check that every layer of GLM-5 chooses by its own indexer, none as the layer before: by
-    `indexer_types`, or a pattern of F and S, or one layer in so many.
+    """Read which layers of GLM-5 have an indexer of their own, where others choose as the last of
+    these: by `indexer_types`, or a pattern of F and S, or one layer in so many after the first.
     """
-    keys.given("index_skip_topk_offset")
-    named, pattern = keys.given("indexer_types"), keys.given("index_topk_pattern")
-    n_layers, every = fields["n_layers"], keys.given("index_topk_freq")
-    why = "a layer that chooses as the one before has no spec"
-    if named is not None and named != ["full"] * n_layers:
-        keys.unmapped("indexer_types", named, why)
-    if named is None and pattern not in (None, "F" * n_layers, ["full"] * n_layers):
-        keys.unmapped("index_topk_pattern", pattern, why)
-    if named is None and pattern is None and every not in (None, 0, 1):
-        keys.unmapped("index_topk_freq", every, why)
-    return {}
+    n_layers, names = fields["n_layers"], ("indexer_types", "index_topk_pattern")
+    every = keys.size("index_topk_freq", lowest=0) or 1
+    first = keys.size("index_skip_topk_offset", lowest=0)
+    kinds: list[str] = [
+        "full" if max(i - first + 1, 0) % every == 0 else "shared" for i in range(n_layers)
+    ]
+    for name in reversed(names):
+        value = keys.given(name)
+        if value is not None:
+            kinds = keys.listed(name, [*value] if isinstance(value, str) else value, n_layers)
+            if any(kind not in INDEXERS for kind in map(str, kinds)):
+                keys.unmapped(name, value, "choose full or shared for each layer")
+    return {"index_sharing": shortest_period("".join(INDEXERS[kind] for kind in kinds))}
 
 
 COMPRESSIONS = {  # DeepSeek-V4's kinds of layer -> the letter, and the number in older configs
@@ -998,6 +1003,8 @@ ROWS = {
         aliases={"num_experts": "n_routed_experts"},
         ignored=f"{NOT_READ} indexer_rope_interleave moe_router_dtype "
         "index_share_for_mtp_iteration",
+        index_topk_freq=1,
+        index_skip_topk_offset=2,
     ),
     # DeepSeek 2026: a window and compressed entries, several streams, experts by token
     "deepseek_v4": row(

@@ -1,4 +1,4 @@
-"""Norms of bf16, computed in float32; a sink of attention."""
+"""Norms of bf16, computed in float32."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers.module_loops import assert_near, layer_norm, rms_norm
+from helpers.module_loops import layer_norm, rms_norm
 from torch import Tensor
 
-from metacount.modules import LayerNorm, RMSNorm, ScaledDotProduct, Visibility
+from metacount.modules import LayerNorm, RMSNorm
 from metacount.modules.attention import l2_norm
 
 EPS = 1e-5
-
-
-def test_a_sink_takes_weight_and_gives_no_value() -> None:
-    core = ScaledDotProduct(scale=1.0, sinks=1).double()
-    assert core.sinks is not None
-    zero = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
-    value = torch.full((1, 1, 3, 2), 6.0, dtype=torch.float64)
-    # sink logit 0 beside 1, 2, 3 scores of 0: 6 · (1 - 1/2), 6 · (1 - 1/3), 6 · (1 - 1/4)
-    y = core(zero, zero, value, Visibility(n_queries=3, n_keys=3))
-    assert_near(y[0, 0, :, 0], [3.0, 4.0, 4.5], 1e-15)
 
 
 def with_offset(x: Tensor) -> Tensor:
