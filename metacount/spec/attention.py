@@ -355,6 +355,9 @@ class CompressedAttention(HeadCount, HeadWidth, QueryLatent):
             if value is not None and letter not in self.pattern:
                 rule = f"has no meaning without {letter} in compression_pattern"
                 raise SpecError(name, rule, value, f"leave {name} out")
+        if self.indexer is not None and set(self.indexer.pattern) != {"I"}:
+            rule = "is not defined with attention compressed"
+            raise SpecError("index_sharing", rule, self.indexer.pattern, "leave it out")
         window = self.window
         if window is None:
             raise SpecError("window", "is needed by attention compressed", None, "set window")

@@ -98,7 +98,7 @@ def test_token_by_token_is_all_at_once() -> None:
 
 
 def test_what_has_no_formula_is_refused() -> None:
-    step, why = count_training(SPEC), "n_streams has no formula for what training keeps"
+    step, why = count_training(SPEC), "n_streams has no formula "
     assert step.activation_bytes is step.activation_bytes_of_block is None
     assert all(step.uncovered[f"activation_bytes{of}"].startswith(why) for of in ("", "_of_block"))
     with pytest.raises(SpecError, match="no rule here for compressed entries"):

@@ -293,6 +293,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (COMPRESSED, {"heavy_ratio": None}, "heavy_ratio is needed by H in compression_pattern: got"),
     (COMPRESSED, {"compression_pattern": "LH"}, "sparse_ratio has no meaning without S in compre"),
     (COMPRESSED, {"q_lora_rank": None}, "q_lora_rank is needed by attention compressed: got None"),
+    (COMPRESSED, {"index_sharing": "IS"}, "index_sharing is not defined with attention compresse"),
     (COMPRESSED, {"o_groups": 4}, "o_groups must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2,"),
     (COMPRESSED, {"index_head_dim": 4}, "rotary_dim must be at most index_head_dim = 4: got 6; c"),
     (COMPRESSED, {"nope_every": 4}, "nope_every of a model with compression_pattern is left out:"),
