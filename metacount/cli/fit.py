@@ -24,7 +24,8 @@ HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longes
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sharding.fit import GPUS, devices, fit
+    from metacount.sharding.fit import devices, fit
+    from metacount.sharding.mesh import GPUS
 
     if args.device_map is not None:
         return _placed(args)

@@ -156,7 +156,12 @@ def from_hugging_face(
 ) -> Model | TransformersOnly:
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
     from metacount.huggingface.config.limits import checked_config
-    from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
+    from metacount.huggingface.config.to_spec import (
+        Unmapped,
+        UnmappedType,
+        of_today,
+        spec_from_config,
+    )
     from metacount.spec.model import FIELDS
 
     by_mlx = data.get("quantization")  # its name of quantization_config; often both are there
@@ -203,7 +208,8 @@ def from_hugging_face(
         if is_number(count := data.get(key)) and count > 0 and not spoken_of:
             notes.append(f"{key}: {count} prediction layers are not counted")
     if data.get("model_type") != mapped.model_type:  # it is that of the class that is named
-        source = Source(config={**data, "model_type": mapped.model_type}, **source_of)
+        config = {**of_today(data), "model_type": mapped.model_type}
+        source = Source(config=config, **source_of)
     return Model(
         id=shown(path),
         name=shown(name),

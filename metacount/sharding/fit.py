@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from metacount.textbook.stored import Stored
 
 
-GPUS = "h100-80gb,h200,b200,mi300x"  # where none is named
 MOST_RANKS = 16_384  # that the search goes to, in powers of two
 TENSOR = (1, 2, 4, 8)  # degrees that stay in one machine of eight
 MOST = 2**20  # sequences and tokens that are searched

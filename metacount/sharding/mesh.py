@@ -233,6 +233,7 @@ def stage_layers(n_layers: int, pp: int, asked: Sequence[int] | None = None) -> 
 
 
 PER_MACHINE = 8
+GPUS = "h100-80gb,h200,b200,mi300x"  # that `fit` looks at where none is named
 
 
 def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:

@@ -148,7 +148,7 @@ def test_a_file_is_the_catalogs_model(
     assert {k for k, v in mine.to_dict().items() if theirs.to_dict()[k] != v} == differ
 
 
-SMALL = """--num-layers 3 --hidden-size 130 --num-attention-heads 5
+SMALL = """--num-layers 3 --hidden-size 140 --num-attention-heads 5
 --max-position-embeddings 37 --vocab-size 101"""
 EXPERTS = LLAMA + " --num-experts 12 --moe-ffn-hidden-size 7 --moe-router-topk 4"
 ROUTING = (
@@ -158,10 +158,10 @@ ROUTING = (
 )
 # what Megatron takes where nothing is said, and what its options say
 FIELDS: list[tuple[str, dict[str, Any]]] = [
-    (SMALL, {"vocab_size": 128, "d_ff": 520, "head_dim": 26, "activation": "gelu_tanh",
+    (SMALL, {"vocab_size": 128, "d_ff": 560, "head_dim": 28, "activation": "gelu_tanh",
              "norm": "layernorm", "position": "learned", "tie_embeddings": True, "q_bias": True,
              "ffn_bias": True}),
-    # 101 in multiples of 7·3 = 21: 105; two thirds of 4·130 = 346, in 64s: 320
+    # 101 in multiples of 7·3 = 21: 105; two thirds of 4·140 = 373, in 64s: 320
     (SMALL + " --make-vocab-size-divisible-by 7 --swiglu --tensor-model-parallel-size 3"
      " --add-qkv-bias --disable-bias-linear",
      {"vocab_size": 105, "d_ff": 320, "gated": True, "q_bias": True, "o_bias": False,

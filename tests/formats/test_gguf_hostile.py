@@ -44,10 +44,6 @@ def tensor(name: bytes, sizes: tuple[int, ...], kind: int = 0, offset: int = 0) 
     )
 
 
-def listed(kind: int, length: int, items: bytes = b"") -> bytes:
-    return struct.pack("<IQ", kind, length) + items
-
-
 BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is no GGUF file: it begins with b''"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),

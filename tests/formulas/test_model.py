@@ -268,7 +268,6 @@ COUNTS: list[Callable[..., Any]] = [
 ]
 BIASES = {f"{name}_bias": True for name in ("q", "k", "v", "o", "ffn", "head")}
 TRANSFORM = {"head_transform": True, "head_transform_bias": True}
-OPTIONS = {"router_bias": True, "expert_bias": True, "shared_expert_gate": True}
 # a spec, and three values of some sizes; a window, a prefix and a stack may be longer than the rest
 SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
     (

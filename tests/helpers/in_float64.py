@@ -98,9 +98,3 @@ def in_float64() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
-
-
-def run(module: torch.nn.Module, **inputs: Tensor) -> Any:
-    """transformers' output, in float64 throughout."""
-    with torch.no_grad(), in_float64():
-        return module(**inputs)

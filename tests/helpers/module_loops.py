@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 Row = list[float]
-Rows = list[Row]
 
 
 def randomised(module: Any, seed: int = 7) -> Any:

@@ -38,6 +38,9 @@ SIZES = {
     "num_hidden_layers": 4, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2,
     "intermediate_size": 72, "vocab_size": 101, "pad_token_id": 0,
 }  # fmt: skip
+# a llama of few sizes; keys and values have as many heads as queries
+SMALL_LLAMA = {"model_type": "llama", "hidden_size": 26, "num_hidden_layers": 3, "vocab_size": 101}
+SMALL_LLAMA |= {"num_attention_heads": 1, "intermediate_size": 17}
 NO_KV = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"}
 POSITIONS = {**NO_KV, "max_position_embeddings": 64}
 WIDE = {**SIZES, "head_dim": 10}  # heads wider than the model, together

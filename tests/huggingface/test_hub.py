@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import one_line
+from helpers.hub_server import COMMIT
 
 from metacount import __version__
 from metacount.errors import InputError
@@ -20,7 +21,6 @@ from metacount.huggingface import hub
 
 constants = pytest.importorskip("huggingface_hub.constants")
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = b'{"model_type": "gpt2"}'
 MIB = 2**20
 

@@ -20,25 +20,6 @@ from metacount import InputError
 from metacount.measure.operators import FREE, PRICED, UncountedOp, price
 
 
-class ConvNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-        )
-        self.head = nn.Linear(16, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x).flatten(1))
-
-
 class Vision(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -55,15 +36,15 @@ class Vision(nn.Module):
         return self.head(self.blocks(x)[:, 0])
 
 
-class Reader(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(50, 16)
-        self.cells = nn.LSTM(16, 24, num_layers=2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(48, 5)
+class Runs(nn.Module):
+    """A module of one function, which may run another module."""
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.cells(self.table(ids))[0])
+    def __init__(self, run: Callable[..., Tensor], *inner: nn.Module) -> None:
+        super().__init__()
+        self.run, self.inner = run, nn.ModuleList(inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(*self.inner, x)
 
 
 class UNet(nn.Module):
@@ -124,9 +105,22 @@ def ids(*shape: int) -> Tensor:
 
 # each with what its forward is given
 OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
-    "conv net": (ConvNet, lambda: (torch.rand(2, 3, 16, 16),)),
+    "conv net": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)),
+        ),
+        lambda: (torch.rand(2, 3, 16, 16),),
+    ),
     "vision transformer": (Vision, lambda: (torch.rand(2, 3, 32, 32),)),
-    "lstm": (Reader, lambda: (ids(2, 7),)),
+    "lstm": (
+        lambda: nn.Sequential(
+            nn.Embedding(50, 16),
+            Runs(lambda m, x: m(x)[0], nn.LSTM(16, 24, 2, batch_first=True, bidirectional=True)),
+            nn.Linear(48, 5),
+        ),
+        lambda: (ids(2, 7),),
+    ),
     "u-net": (UNet, lambda: (torch.rand(2, 3, 16, 16),)),
     "nn.Transformer": (
         lambda: nn.Transformer(16, 2, 2, 2, 32, batch_first=True),
@@ -223,16 +217,6 @@ def test_what_a_forward_changes_is_said_and_not_done() -> None:
     assert (module.runs, module.angles) == (0, None)
 
 
-class Odd(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.svd(x)[0]
-
-
-class Asks(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
-
-
 class Sparse(nn.Module):
     """A mixture that asks which tokens chose an expert."""
 
@@ -249,11 +233,6 @@ class Sparse(nn.Module):
             if len(token) > 0:
                 out.index_add_(0, token, expert(x[token]) * weights[token, place, None])
         return out
-
-
-class Attends(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
 
 
 # the router, and 2 of the experts for each of 10 tokens
@@ -281,35 +260,32 @@ def test_a_forward_that_depends_on_data_runs_on_the_cpu(x: Tensor) -> None:
 
 def test_attention_of_torch_is_one_operator() -> None:
     x = torch.rand(2, 3, 5, 8)
+    attention = nn.functional.scaled_dot_product_attention
+    module = Runs(lambda x: attention(x, x, x, is_causal=True))
     for device in ("meta", "cpu"):
-        (step,) = metacount.summary(Attends()).flow(x, device=device).steps
+        (step,) = metacount.summary(module).flow(x, device=device).steps
         assert step.operators == ("scaled_dot_product_attention",)
         assert step.flops == 2 * (2 * 2 * 3 * 5 * 5 * 8)
 
 
-class Unfinished(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError("no such mode")
+def unfinished(x: Tensor) -> Tensor:
+    raise NotImplementedError("no such mode")
 
 
-class Picks(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[x > 0]
-
-
+ASKS, PICKS = Runs(lambda x: x if x.sum() > 0 else -x), Runs(lambda x: x[x > 0])
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(nn.LazyLinear(3)), "weight has no shape yet"),
-    (lambda: metacount.summary(Asks()).flops(torch.rand(3)), 'depends on .* device="cpu"'),
-    (lambda: metacount.summary(Picks()).flops(torch.rand(3)), "depends on .* --device cpu"),
+    (lambda: metacount.summary(ASKS).flops(torch.rand(3)), 'depends on .* device="cpu"'),
+    (lambda: metacount.summary(PICKS).flops(torch.rand(3)), "depends on .* --device cpu"),
     (lambda: metacount.train(Sparse(), inputs=(torch.rand(5, 8),)), "depends on .* --device cpu"),
-    (lambda: metacount.summary(Asks()).flops(torch.rand(3), device="gpu"), "choose meta or cpu"),
+    (lambda: metacount.summary(ASKS).flops(torch.rand(3), device="gpu"), "choose meta or cpu"),
     (lambda: metacount.train(nn.Linear(2**16, 2**15, device="meta"), input_size=(1, 2**16),
         device="cpu"), "has 8.00 GiB, and device cpu takes"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
         r"fails on \[2, 5\] float32"),
     (lambda: metacount.summary(nn.Embedding(5, 4)).flops(torch.rand(2, 5)),
         r"fails on \[2, 5\] float32: .*--input 2,16:int64"),
-    (lambda: metacount.summary(Unfinished()).flops(torch.rand(3)),
+    (lambda: metacount.summary(Runs(unfinished)).flops(torch.rand(3)),
         "fails on .*NotImplementedError: no such mode"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(), "needs inputs"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, -1)), "whole numbers"),
@@ -331,7 +307,7 @@ def test_what_cannot_be_measured_is_one_clear_line(case: int) -> None:
 
 
 def test_an_operator_without_a_price_is_named_and_can_be_priced() -> None:
-    found = metacount.summary(Odd())
+    found = metacount.summary(Runs(lambda x: torch.linalg.svd(x)[0]))
     op = torch.ops.aten._linalg_svd
     assert op not in PRICED
     with pytest.raises(UncountedOp, match=r"_linalg_svd.* metacount\.price\(") as caught:

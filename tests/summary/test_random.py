@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -21,53 +22,20 @@ from metacount.measure import operators
 WIDTH = 8
 
 
-class Einsum(nn.Module):
-    def __init__(self, d: int, out: int) -> None:
+class Runs(nn.Module):
+    """A module that runs another one in some way."""
+
+    def __init__(self, inner: nn.Module, run: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(out, d))
+        self.inner, self.run = inner, run
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("...d,od->...o", x, self.weight)
+        return self.run(self.inner, x)
 
 
-class Attention(nn.Module):
-    def __init__(self, d: int, n_heads: int) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(d, n_heads, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x, x, x, need_weights=False)[0]
-        return out
-
-
-class Fused(nn.Module):
-    def __init__(self, d: int) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(d, 3 * d)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unsqueeze(1) for part in self.qkv(x).chunk(3, -1))
-        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase], d: int) -> None:
-        super().__init__()
-        self.inner = kind(d, d, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x)[0]
-        return out
-
-
-class Residual(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.inner(x)
-        return out
+def attend(qkv: nn.Module, x: Tensor) -> Tensor:
+    q, k, v = (part.unsqueeze(1) for part in qkv(x).chunk(3, -1))
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
 
 
 @st.composite
@@ -76,16 +44,25 @@ def layers(draw: st.DrawFn) -> nn.Module:
     kinds = [
         lambda: nn.Linear(WIDTH, WIDTH, bias=draw(st.booleans())),
         lambda: nn.Sequential(nn.Linear(WIDTH, 24), nn.GLU(-1), nn.Linear(12, WIDTH)),
-        lambda: Einsum(WIDTH, WIDTH),
-        lambda: Attention(WIDTH, draw(st.sampled_from([1, 2, 4]))),
-        lambda: Fused(WIDTH),
-        lambda: Recurrent(draw(st.sampled_from([nn.LSTM, nn.GRU, nn.RNN])), WIDTH),
+        lambda: Runs(
+            nn.Linear(WIDTH, WIDTH, bias=False),
+            lambda m, x: torch.einsum("...d,od->...o", x, m.weight),
+        ),
+        lambda: Runs(
+            nn.MultiheadAttention(WIDTH, draw(st.sampled_from([1, 2, 4])), batch_first=True),
+            lambda m, x: m(x, x, x, need_weights=False)[0],
+        ),
+        lambda: Runs(nn.Linear(WIDTH, 3 * WIDTH), attend),
+        lambda: Runs(
+            draw(st.sampled_from([nn.LSTM, nn.GRU, nn.RNN]))(WIDTH, WIDTH, batch_first=True),
+            lambda m, x: m(x)[0],
+        ),
         lambda: nn.TransformerEncoderLayer(
             WIDTH, 2, 16, batch_first=True, norm_first=draw(st.booleans())
         ),
         lambda: draw(st.sampled_from([nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH)])),
         lambda: draw(st.sampled_from([nn.GELU(), nn.Softmax(-1), nn.Dropout(0.1)])),
-        lambda: Residual(draw(layers())),
+        lambda: Runs(draw(layers()), lambda m, x: x + m(x)),
         lambda: nn.Sequential(draw(layers()), draw(layers())),
     ]
     return draw(st.sampled_from(kinds))()

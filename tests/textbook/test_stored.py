@@ -295,10 +295,10 @@ def bytes_by_transformers(rows: int, columns: int) -> int:
     ("quantization", "of_matrix"),
     [
         # ModelOpt has two float32 more: weight_scale_2 and input_scale
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, lambda rows,
-            columns: bytes_by_torchao("nvfp4", rows, columns) + 8),
-        (compressed(num_bits=4, type="float", strategy="group", group_size=32), lambda rows,
-            columns: bytes_by_torchao("mxfp4", rows, columns)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+         lambda rows, columns: bytes_by_torchao("nvfp4", rows, columns) + 8),
+        (compressed(num_bits=4, type="float", strategy="group", group_size=32),
+         lambda rows, columns: bytes_by_torchao("mxfp4", rows, columns)),
         ({"quant_method": "fp8", "weight_block_size": [16, 48]}, bytes_by_transformers),
     ],
     ids=["nvfp4", "mxfp4", "fp8"],

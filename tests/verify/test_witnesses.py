@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from math import prod
+from re import sub
 from typing import Any
 
 import pytest
 from helpers.miniatures import WORKLOAD, assert_full, miniature
 from helpers.random_models import changed, workloads
 from helpers.release import ONLY, one_in
-from helpers.same_tensors import unmatched
 from helpers.structures import every_structure, miniatures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from metacount import catalog
 from metacount.formulas import block, model, mtp
 from metacount.formulas.step import tensors_by_path
-from metacount.formulas.tape import Tape, Tensor
+from metacount.formulas.tape import Tape, Tensor, Weight
 from metacount.modules.build import build, build_prediction
 from metacount.spec import ModelSpec, Workload
 from metacount.verify import compare as witnesses
@@ -42,6 +43,35 @@ def run_of(spec: ModelSpec) -> Workload:
     source = {"source_len": 7} if spec.has_encoder else {}
     prefix = {"prefix_len": 5} if spec.kind == "prefix-decoder" else {}
     return Workload(batch_size=2, seq_len=11, dtype="fp32", **source, **prefix)
+
+
+def is_called(full: str, name: str) -> bool:
+    """Whether a full name ends in the formula's, which says of norms only what they are."""
+    before = "._" if name.startswith("layernorm.") else "."
+    return any(
+        f".{full}".endswith(tuple(f"{dot}{name}{end}" for dot in before)) for end in ("", ".weight")
+    )
+
+
+def unmatched(module: Any, weights: Iterable[Weight]) -> tuple[set[str], dict[str, Any]]:
+    """What the formula has and the module has not, by name and shape, and the other way round.
+
+    What the formula has n times is n tensors, or fewer with more axes, as a mixture's experts.
+    """
+    left = {name: tuple(tensor.shape) for name, tensor in module.named_parameters()}
+    asked = Counter[tuple[str, Any]]()
+    for weight in weights:
+        asked[weight.name, weight.shape] += weight.times * prod(weight.shape)
+    missing = set()
+    for (name, shape), size in sorted(asked.items(), key=lambda one: -len(one[0][0])):
+        of_name = [full for full in left if is_called(sub(r"\.\d+", "", full), name)]
+        taken = [full for full in of_name if left[full][-len(shape) :] == shape]
+        if sum(prod(left[full]) for full in taken) != size:
+            missing.add(name)
+            continue
+        for full in taken:
+            del left[full]
+    return missing, left
 
 
 def assert_alike(spec: ModelSpec, workload: Workload) -> None:

@@ -59,6 +59,19 @@ class Mapped:
     is_remote: bool = False
 
 
+# Types of a text part alone, by which its keys are published -> the type that transformers has.
+TEXT_ALONE = {"minimax_m3": "minimax_m3_vl_text"}
+
+
+def of_today(config: Json) -> Json:
+    """Give the config of a text part alone the name that transformers has for its type."""
+    name = config.get("model_type")
+    if name not in TEXT_ALONE:
+        return config
+    rest = {key: value for key, value in config.items() if key not in ("architectures", "auto_map")}
+    return {**rest, "model_type": TEXT_ALONE[name]}
+
+
 def spec_from_config(config: Json) -> Mapped:
     """Read the spec of the class that `config` means.
 
@@ -80,7 +93,11 @@ def spec_from_config(config: Json) -> Mapped:
         notes.append(f"model_type {name}: that of {class_name}, which architectures names")
     if not isinstance(name, str):
         raise SpecError("model_type", "must be text", name, "for example llama")
-    if not is_known(name) and not _is_remote(name):
+    if name in TEXT_ALONE:
+        note = f"model_type {name} is not known to transformers: counted as {TEXT_ALONE[name]}"
+        notes.append(f"{note}, which has the same keys")
+        config, name = of_today(config), TEXT_ALONE[name]
+    elif not is_known(name) and not _is_remote(name):
         try:
             name, class_name = type_of_class(config.get("architectures"))
         except SpecError:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 from helpers import one_line
+from helpers.hub_server import COMMIT
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
@@ -18,7 +19,6 @@ from metacount.huggingface.checkpoint.witness import read_checkpoint, read_repos
 
 constants = pytest.importorskip("huggingface_hub.constants")
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 

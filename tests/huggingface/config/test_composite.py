@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from helpers.beside_transformers import logits_apart
+from helpers.in_float64 import build_in_float64
 from helpers.release import daily, one_in
 from helpers.small_configs import SMALL
 
@@ -13,7 +16,9 @@ from metacount.formulas import model as formulas
 from metacount.huggingface.config.to_spec import COMPOSITES, LIKE, text_from_config
 from metacount.huggingface.module.model import build_transformers, config_class
 from metacount.huggingface.module.witness import transformers_witness
+from metacount.huggingface.weights import load_weights
 from metacount.measure.theirs import measure_any_forward, measure_any_params
+from metacount.modules.build import build
 from metacount.resolve import find_model, model_of
 from metacount.spec import Workload
 
@@ -86,6 +91,24 @@ def test_a_text_part_runs_like_transformers(model_type: str) -> None:
     assert theirs.prefill.matmul_flops == formulas.matmul_flops(found[1].spec, **run)
     kept = formulas.kv_cache_bytes(found[1].spec, **run, bytes_per_value=2)
     assert theirs.cache.kv_bytes == kept
+
+
+def test_a_text_part_computes_what_transformers_computes() -> None:
+    config = small("step3p7", {"vision_config": {"num_hidden_layers": 1}}, {})
+    theirs, found = build_in_float64(config), text_from_config(config)
+    assert found is not None
+    inner = "model.language_model."
+    state = {
+        name.replace(inner, "model."): value
+        for name, value in theirs.state_dict().items()
+        if name.startswith((inner, "lm_head."))
+    }
+    ours = build(found[1].spec, device="cpu", dtype="fp64", seed=1)
+    load_weights(ours, state, found[1])
+    assert logits_apart(ours, theirs) < 1e-11
+    with torch.no_grad():  # which it would not be with one weight of another value
+        ours.get_parameter("decoder.layers.0.mlp.down_proj.weight").mul_(1.001)
+    assert logits_apart(ours, theirs) > 1e-9
 
 
 @pytest.mark.parametrize("kind", sorted(LIKE.keys() - {"qwen3_omni_moe_text"}))  # odd heads

@@ -96,6 +96,17 @@ def test_minimax_m3_comes_out_to_the_last_value_of_the_checkpoint() -> None:
     assert model.params(spec) + biases + VISION == CHECKPOINT
 
 
+def test_a_config_of_the_text_part_alone_is_that_of_the_type() -> None:
+    flat = {**PUBLISHED, "model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"]}
+    mapped = spec_from_config(flat)
+    assert (mapped.model_type, mapped.spec) == (M3, spec_from_config(PUBLISHED).spec)
+    counted_as = f"model_type minimax_m3 is not known to transformers: counted as {M3}, which "
+    assert mapped.notes[0] == f"{counted_as}has the same keys"
+    small = {**SMALL[M3], **{key: flat[key] for key in ("model_type", "architectures")}}
+    names = [witness.name for witness in metacount.verify(small, Workload(seq_len=9)).witnesses]
+    assert names == ["formula", "reference", "transformers"]
+
+
 def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
     import torch
     from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as theirs
@@ -133,24 +144,12 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
 # ---- Gemma 4 26B-A4B: sizes of its config; its card has 25.2B, of which 3.8B are active ----
 
 A4B: dict[str, Any] = {
-    "model_type": "gemma4_text",
-    "attention_k_eq_v": True,
-    "enable_moe_block": True,
-    "global_head_dim": 512,
-    "head_dim": 256,
-    "hidden_size": 2816,
-    "hidden_size_per_layer_input": 0,
-    "intermediate_size": 2112,
-    "moe_intermediate_size": 704,
-    "num_attention_heads": 16,
-    "num_experts": 128,
-    "num_global_key_value_heads": 2,
-    "num_hidden_layers": 30,
-    "num_key_value_heads": 8,
-    "num_kv_shared_layers": 0,
-    "top_k_experts": 8,
-    "vocab_size": 262144,
-}
+    "model_type": "gemma4_text", "attention_k_eq_v": True, "enable_moe_block": True,
+    "global_head_dim": 512, "head_dim": 256, "hidden_size": 2816, "hidden_size_per_layer_input": 0,
+    "intermediate_size": 2112, "moe_intermediate_size": 704, "num_attention_heads": 16,
+    "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 30,
+    "num_key_value_heads": 8, "num_kv_shared_layers": 0, "top_k_experts": 8, "vocab_size": 262144,
+}  # fmt: skip
 
 
 def test_gemma_4_26b_by_hand() -> None:

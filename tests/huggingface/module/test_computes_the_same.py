@@ -134,8 +134,9 @@ SCALED: dict[str, dict[str, Any]] = {
                        "high_freq_factor": 2.0, "original_max_position_embeddings": 11},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 11,
              "beta_fast": 3.0, "beta_slow": 0.5},
+    # both ends of the ramp at pair 0
     "yarn, a step": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 11,
-                     "beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},
+                     "beta_fast": 2.0, "beta_slow": 2.0},
     "yarn with mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.3,
                          "original_max_position_embeddings": 13, "truncate": False},
     "yarn by lengths": {"type": "yarn", "factor": None, "attention_factor": 1.7,
