@@ -95,6 +95,14 @@ def old_objects_are_not_looked_through() -> Iterator[None]:
 
 
 @pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Asks the command line: see `Ask`."""
+    from helpers.command_line import Ask
+
+    return Ask(capsys, monkeypatch)
+
+
+@pytest.fixture
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from helpers.command_line import Ask
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import metacount
-from metacount import cli
 
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
@@ -39,12 +41,6 @@ def command_lines() -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def inside(words: list[str]) -> list[str]:
-    """What `docker run ... metacount WORDS` or its CUDA twin hands to metacount."""
-    image = next(i for i, word in enumerate(words) if word in ("metacount", "metacount:cuda"))
-    return words[image + 1 :]
-
-
 def test_every_package_is_installed_under_constraints() -> None:
     installs = [
         part
@@ -60,10 +56,10 @@ def test_every_package_is_installed_under_constraints() -> None:
 
 
 def test_no_pin_of_cuda_is_also_one_of_the_constraints() -> None:
-    ours = pins((ROOT / "constraints.txt").read_text("utf-8"))
-    cuda = pins((DOCKER / "constraints-cuda.txt").read_text("utf-8"))
-    assert ours["torch"] == "2.13.0"  # whose dependencies constraints-cuda.txt lists
-    assert cuda["triton"] == "3.7.1"
+    files = (ROOT / "constraints.txt", DOCKER / "constraints-cuda.txt")
+    ours, cuda = (pins(file.read_text("utf-8")) for file in files)
+    # the first is torch, whose dependencies the second lists
+    assert (ours["torch"], cuda["triton"]) == ("2.13.0", "3.7.1")
     assert not ours.keys() & cuda.keys()
 
 
@@ -75,6 +71,9 @@ def test_the_image_is_pinned_labelled_and_unprivileged() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert f'image.version="{metacount.__version__}"' in last["LABEL"]
     assert f'image.licenses="{project["license"]}"' in last["LABEL"]
+    declared = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
+    given = re.findall(r"--build-arg (\w+)", README)
+    assert set(given) == declared == {"BASE", "COMPILER", "TORCH_INDEX", "REVISION"}
 
 
 def test_what_is_copied_exists_and_nothing_else_is_sent() -> None:
@@ -91,30 +90,55 @@ def test_what_is_copied_exists_and_nothing_else_is_sent() -> None:
     assert {name for name in kept if not (ROOT / name).exists()} <= {"metacount"}
 
 
-def test_every_build_argument_of_the_readme_is_one_of_the_dockerfile() -> None:
-    declared = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
-    given = re.findall(r"--build-arg (\w+)", README)
-    assert set(given) == declared == {"BASE", "COMPILER", "TORCH_INDEX", "REVISION"}
-
-
 def test_the_commands_of_the_readme_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [words for words in command_lines() if words[:2] == ["docker", "run"]]
-    count, verify, bench, tests = runs
-    assert [inside(words)[0] for words in (count, verify, bench)] == ["count", "verify", "bench"]
     assert ["--gpus" in words for words in runs] == [False, False, True, False]
-    assert tests[-1] == "metacount-test"
-
-    assert cli.main(inside(count)) == 0
-    assert "6,738,415,616" in capsys.readouterr().out  # LLaMA-7B
+    assert runs[3][-1] == "metacount-test"
+    # what is handed to metacount, behind the name of the image
+    inside = [re.split(" metacount(?::cuda)? ", " ".join(words))[1] for words in runs[:3]]
+    assert [line.split()[0] for line in inside] == ["count", "verify", "bench"]
     config = (ROOT / "benchmarks" / "peer_models" / "llama-7b.json").read_text("utf-8")
     (tmp_path / "config.json").write_text(config, "utf-8")
     monkeypatch.chdir(tmp_path)  # as the mounted folder is in the container
-    assert cli.main(inside(verify)) == 0
-    assert "6,738,415,616" in capsys.readouterr().out
+    for line in inside[:2]:
+        assert "6,738,415,616" in ask.all(line)[1]  # LLaMA-7B
     # the cases, without running them, on the device that every machine has
-    cpu = ["cpu" if word == "cuda" else word for word in inside(bench)]
-    assert cpu != inside(bench)
-    assert cli.main([*cpu, "--list"]) == 0
-    assert "swiglu-joined-compiled" in capsys.readouterr().out
+    cpu = inside[2].replace("cuda", "cpu")
+    assert cpu != inside[2] and "swiglu-joined-compiled" in ask(f"{cpu} --list")
+
+
+# ---- versions that pyproject.toml allows
+
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PRIVATE = ("torch", "transformers")  # whose private names are used
+
+
+def allowed() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    return [Requirement(text) for group in (PROJECT["dependencies"], *extras) for text in group]
+
+
+def pinned() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = (line.split("==") for line in lines if "==" in line)
+    return {name: Version(version) for name, version in pins}
+
+
+def test_what_is_tested_is_allowed() -> None:
+    for one in allowed():
+        assert pinned()[one.name] in one.specifier, one
+        assert any(bound.operator == ">=" for bound in one.specifier), one
+
+
+def test_no_library_whose_private_names_are_used_may_be_newer() -> None:
+    found = {one.name: one.specifier for one in allowed() if one.name in PRIVATE}
+    assert set(found) == set(PRIVATE)
+    for name, specifier in found.items():
+        version = pinned()[name]
+        later = Version(f"{version.major}.{version.minor + 1}")
+        assert later not in specifier, f"{name} {later} was not tested"
+        assert Version(f"{version.major}.{version.minor}.99") in specifier, name

@@ -7,17 +7,16 @@ begins with `# NAME.py` is that file. Commands run in a folder with a config.jso
 
 from __future__ import annotations
 
-import importlib
+import doctest
+import json
 import re
 import shlex
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, benchmark
 from helpers.release import daily, one_day_in
 
 import metacount
@@ -90,8 +89,6 @@ def test_commands_of_lists_run(block: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("block", of_kind("python"))
 def test_python_gives_what_is_shown(block: str) -> None:
-    import doctest
-
     if block.startswith("# "):
         compile(block, "shown", "exec")
         return
@@ -107,21 +104,11 @@ def test_the_comparison_can_fail() -> None:
     assert not matches("a\nb\n", "a\n")
 
 
-@pytest.fixture(scope="module")
-def documentation() -> Iterator[Any]:
-    before = set(sys.modules)
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("documentation")
-    sys.path.remove(str(ROOT / "benchmarks"))
-    for name in set(sys.modules) - before:
-        if name == "documentation" or name.startswith("peer"):
-            del sys.modules[name]
-
-
 @pytest.mark.parametrize("name", [*PARTS, SLOW])
 def test_generated_parts_are_current(
-    name: str, documentation: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    documentation = benchmark("documentation")
     if name == "audit":  # judged once for all tests
         audits = request.getfixturevalue("audits")
         monkeypatch.setattr(documentation, "audit", lambda: audits)
@@ -131,22 +118,17 @@ def test_generated_parts_are_current(
     assert set(documentation.PARTS) == {*PARTS, "audit"}
 
 
-def helps(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """The help of each command."""
-    return {name: (cli.main([name, "--help"]), capsys.readouterr().out)[1] for name in cli.COMMANDS}
-
-
 def test_commands_and_options_in_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = helps(capsys)
+    helps = {n: (cli.main([n, "--help"]), capsys.readouterr().out)[1] for n in cli.COMMANDS}
     commands = [text.split() for text in CODE if text.startswith("metacount ")]
     assert len(commands) > 30
     for _, name, *words in commands:
         for option in (word for word in words if word.startswith("-")):
-            assert name == "COMMAND" or re.search(rf"{option}\b", texts[name]), (name, option)
+            assert name == "COMMAND" or re.search(rf"{option}\b", helps[name]), (name, option)
     for text in CODE:
         if re.match(r"--\w", text):
             option = re.escape(text.split()[0])
-            assert any(re.search(rf"{option}\b", each) for each in texts.values()), text
+            assert any(re.search(rf"{option}\b", each) for each in helps.values()), text
 
 
 def test_names_files_and_links_in_the_text_exist() -> None:
@@ -173,8 +155,6 @@ def test_names_files_and_links_in_the_text_exist() -> None:
 
 
 def test_numbers_in_sentences_are_of_today() -> None:
-    import json
-
     from metacount.audit.judge import models
     from metacount.audit.record import compared, formulas
     from metacount.huggingface.config.to_spec import mapped_types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -79,6 +80,23 @@ def test_counting_imports_nothing_slow(program: str) -> None:
     unavoidable = loaded_by("import argparse, json; argparse.ArgumentParser().format_help()")
     assert unavoidable & set(HEAVY) == set()
     assert loaded_by(program) & set(SLOW) <= unavoidable
+
+
+# Commands that load more, but no module of a model.
+WITHOUT_TORCH = (
+    "audit slime --model qwen3-4b",
+    "check '2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)' llama-7b",
+    "claims attention-4d2 qwen3-235b-active qwen3-dense-formula shares-70-25-5",
+    "code mla",
+    *(f"lesson {topic} --json" for topic in ("block", "embedding", "qwen3", "compute", "paper")),
+)
+
+
+@daily(3)
+@pytest.mark.parametrize("line", WITHOUT_TORCH)
+def test_where_no_module_runs_no_torch_is_loaded(line: str) -> None:
+    loaded = loaded_by(command(*shlex.split(line)))
+    assert loaded & {"torch", "transformers", "matplotlib"} == set()
 
 
 def test_the_probe_sees_what_is_imported() -> None:

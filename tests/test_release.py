@@ -29,21 +29,19 @@ def test_each_case_has_its_day(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_case_of_a_list_has_its_day(
     monkeypatch: pytest.MonkeyPatch, mark: pytest.MarkDecorator, n_cases: int, days: int, most: int
 ) -> None:
-    cases: list[Any] = [
-        SimpleNamespace(
-            nodeid=f"test_any.py::test_of[{i}]",
-            get_closest_marker=lambda name: mark.mark if name == "daily" else None,
-        )
-        for i in range(n_cases)
-    ]
+    def marked(name: str) -> pytest.Mark | None:
+        return mark.mark if name == "daily" else None
+
+    ids = [f"test_any.py::test_of[{i}]" for i in range(n_cases)]
+    cases: list[Any] = [SimpleNamespace(nodeid=id, get_closest_marker=marked) for id in ids]
     tried: list[str] = []
     for i in range(days):
         monkeypatch.setenv(DAY, (date(2026, 12, 1) + timedelta(i)).isoformat())
-        left_out = [case.nodeid for case in not_today(cases)]
-        today = [case.nodeid for case in cases if case.nodeid not in left_out]
+        left_out = {case.nodeid for case in not_today(cases)}
+        today = [id for id in ids if id not in left_out]
         assert len(today) <= most and (today or mark.args[1] == 0)
         tried += today
-    assert sorted(tried) == [case.nodeid for case in cases]
+    assert sorted(tried) == ids
 
 
 @pytest.mark.release

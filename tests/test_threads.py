@@ -64,44 +64,31 @@ SETTINGS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Callable
     "inference mode": (torch.inference_mode, torch.is_inference_mode_enabled),
     "no_grad": (torch.no_grad, torch.is_grad_enabled),
     "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
-    "autocast": (
-        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-        lambda: torch.is_autocast_enabled("cpu"),
-    ),
-    "deterministic": (
-        lambda: switched(torch.use_deterministic_algorithms, True, False),
-        torch.are_deterministic_algorithms_enabled,
-    ),
-    "default dtype": (
-        lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
-        torch.get_default_dtype,
-    ),
-    "default device": (
-        lambda: switched(torch.set_default_device, "meta", None),
-        lambda: torch.ones(2).device,
-    ),
+    "autocast": (lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+                 lambda: torch.is_autocast_enabled("cpu")),
+    "deterministic": (lambda: switched(torch.use_deterministic_algorithms, True, False),
+                      torch.are_deterministic_algorithms_enabled),
+    "default dtype": (lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
+                      torch.get_default_dtype),
+    "default device": (lambda: switched(torch.set_default_device, "meta", None),
+                       lambda: torch.ones(2).device),
     "fake tensors": (FakeTensorMode, lambda: type(torch.ones(2))),
     "flops": (lambda: FlopCounterMode(display=False), int),
     "saved tensors": (lambda: torch.autograd.graph.save_on_cpu(), int),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_does_not_reach_a_measurement(setting: str) -> None:
-    enter, state = SETTINGS[setting]
-    for name in ("summary", "train"):
-        expected = alone(name)
-        with enter():
-            before = repr(state())
-            assert repr(FUNCTIONS[name]()) == expected
-            assert repr(state()) == before
+ALL = "all of them"
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_all_settings_together_reach_no_function(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [*((n, s) for n in ("summary", "train") for s in SETTINGS), *((n, ALL) for n in FUNCTIONS)],
+)
+def test_a_setting_does_not_reach_a_measurement(name: str, setting: str) -> None:
     expected = alone(name)
     with ExitStack() as settings:
-        for enter, _ in SETTINGS.values():
+        for enter, _ in SETTINGS.values() if setting == ALL else [SETTINGS[setting]]:
             settings.enter_context(enter())
         environ = dict(os.environ)  # torch's deterministic algorithms add to it themselves
         before = [repr(state()) for _, state in SETTINGS.values()]
@@ -181,31 +168,22 @@ class InThreads(nn.Module):
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("function", ["flops", "train"])
-def test_a_forward_in_threads_is_no_zero(keeps: bool, function: str) -> None:
-    module = InThreads(keeps=keeps)
-    with pytest.raises(InputError, match=r"parts.\d runs in another thread, in which nothing is c"):
-        if function == "flops":
-            metacount.summary(module).flops(input_size=(2, 3))
-        else:
-            metacount.train(module, inputs=[torch.ones(2, 3)])
-
-
 @pytest.mark.parametrize(
-    "draws",
+    "measure",
     [
-        lambda: build(metacount.entry("textbook-block").spec(), device="cpu", seed=0),
-        lambda: metacount.judge_claim("causal-mask"),
-        lambda: metacount.lesson("norm"),
+        lambda module: metacount.summary(module).flops(input_size=(2, 3)),
+        lambda module: metacount.train(module, inputs=[torch.ones(2, 3)]),
     ],
 )
-def test_the_callers_generator_is_as_it_was(draws: Callable[[], object]) -> None:
+def test_a_forward_in_threads_is_no_zero(keeps: bool, measure: Callable[..., object]) -> None:
+    with pytest.raises(InputError, match=r"parts.\d runs in another thread, in which nothing is c"):
+        measure(InThreads(keeps=keeps))
+
+
+def test_the_process_is_as_it_was() -> None:
     before = torch.get_rng_state()
-    draws()
+    build(metacount.entry("textbook-block").spec(), device="cpu", seed=0)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_environment_is_as_it_was() -> None:
     code = (
         "import os\nbefore = dict(os.environ)\nimport metacount\n"
         "metacount.tree('textbook-block', flops=True)\nmetacount.train('textbook-block')\n"

@@ -113,41 +113,27 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "breach", "is_upward", "circle"),
-    [
-        ({}, "", False, False),
-        ({"modules/ffn": "from metacount.formulas import ffn"}, "modules.ffn", False, False),
-        ({"modules/ffn": "import metacount as m\nm.count"}, "modules.ffn", True, False),
-        (
-            {"modules/ffn": "def late():\n    from ..formulas import ffn"},
-            "modules.ffn",
-            False,
-            False,
-        ),
-        # through a file that nobody suspects
-        (
-            {
-                "units": "from .textbook import count",
-                "huggingface/module/witness": "from ... import units",
-            },
-            "huggingface.module.witness",
-            True,
-            False,
-        ),
-        ({"formulas/ffn": "def f():\n    import torch.nn"}, "textbook.count", False, False),
-        (
-            {"modules/ffn": "from importlib import import_module as load\nload(f'metacount.{x}')"},
-            "modules.ffn",
-            True,
-            True,
-        ),
-        ({"new_file": ""}, "", True, False),
-        ({"formulas/ffn": "def f():\n    from metacount.textbook import count"}, "", True, True),
-    ],
-)
+LOAD = "from importlib import import_module as load\nload(f'metacount.{x}')"
+# What a file holds instead; the file that crosses the wall then; U: upwards, C: in a circle.
+CHANGED: list[tuple[dict[str, str], str, str]] = [
+    ({}, "", ""),
+    ({"modules/ffn": "from metacount.formulas import ffn"}, "modules.ffn", ""),
+    ({"modules/ffn": "import metacount as m\nm.count"}, "modules.ffn", "U"),
+    ({"modules/ffn": "def late():\n    from ..formulas import ffn"}, "modules.ffn", ""),
+    ({  # through a file that nobody suspects
+        "units": "from .textbook import count",
+        "huggingface/module/witness": "from ... import units",
+    }, "huggingface.module.witness", "U"),
+    ({"formulas/ffn": "def f():\n    import torch.nn"}, "textbook.count", ""),
+    ({"modules/ffn": LOAD}, "modules.ffn", "UC"),
+    ({"new_file": ""}, "", "U"),
+    ({"formulas/ffn": "def f():\n    from metacount.textbook import count"}, "", "UC"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "breach", "seen"), CHANGED)
 def test_each_rule_can_fail(
-    tmp_path: Path, changed: dict[str, str], breach: str, is_upward: bool, circle: bool
+    tmp_path: Path, changed: dict[str, str], breach: str, seen: str
 ) -> None:
     for name, text in {**PLANTED, **changed}.items():
         file = tmp_path / "metacount" / f"{name}.py"
@@ -156,5 +142,4 @@ def test_each_rule_can_fail(
     graph = ImportGraph(modules_in(tmp_path / "metacount", tmp_path))
     found = breaches(graph)
     assert any(line.startswith(f"metacount.{breach}") for line in found) if breach else not found
-    assert bool(upward(graph)) is is_upward
-    assert bool(circles(graph.edges)) is circle
+    assert (bool(upward(graph)), bool(circles(graph.edges))) == ("U" in seen, "C" in seen)

@@ -187,7 +187,7 @@ ALSO = {
 # With D, the tokens of a run, N and P are the parameters of the model.
 FIELD = ("L", "D")
 PARAMS = ("N", "P")
-# Letters of Megatron's papers, where one of l, a and s, which are none of ours, stands.
+# Letters of Megatron's papers, where one of l, a and s stands that is no size of the model.
 MEGATRON = {
     **{"l": "n_layers", "L": "n_layers", "h": "d_model", "a": "n_heads"},
     **{"s": "seq_len", "b": "batch_size", "v": "vocab_size", "V": "vocab_size"},
@@ -264,7 +264,7 @@ class Vocabulary:
     def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
         """Return what the letters of papers on scaling, or of Megatron's, mean."""
         meanings: dict[str, tuple[sympy.Expr, str]] = {}
-        if names & {"l", "a", "s"}:
+        if (names & {"l", "a", "s"}) - {str(letter) for letter in self.numbers}:
             for name in names & MEGATRON.keys():
                 ours = MEGATRON[name]
                 meanings[name] = self.size(ours, asked=name), f"{ours}, as in Megatron's papers"

@@ -249,7 +249,7 @@ RUNS = 2  # beside the one that is shown
 STRUCTURE = frozenset((
     *OF_LAYERS, *OF_LISTS, "position_offset", "max_distance",
     # how many blocks there are, and are chosen, is told as it is
-    "index_block_len", "index_top_blocks", "index_local_blocks",
+    "index_block_len", "index_top_blocks", "index_local_blocks", "sparse_ratio", "heavy_ratio",
 ))  # fmt: skip
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
 SMALL = {
@@ -341,7 +341,7 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     }
     heads = next(counts)
     if spec.n_heads not in (1, None):
-        values["n_heads"] = heads
+        values["n_heads"] = heads * values.get("o_groups", 1)
     if "n_kv_heads" in values:
         same = spec.n_kv_heads == spec.n_heads
         values["n_kv_heads"] = heads if same else next(counts)
@@ -351,9 +351,9 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
         if product in values:
             values[product] = next(counts) * values.get(part, 1)
     if "index_top_k" in values:
-        inside = spec.index_top_k < workload.seq_len
+        inside = spec.index_top_k < workload.seq_len // (spec.sparse_ratio or 1)
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
-        values["index_head_dim"] += values["qk_rope_head_dim"]
+        values["index_head_dim"] += values.get("qk_rope_head_dim", values.get("rotary_dim", 0))
     values |= _of_block_index(spec, values, counts)
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)

@@ -64,7 +64,12 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    NoAttention,
+)
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba2
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
@@ -800,6 +805,8 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
     if run.attention == EAGER or isinstance(part, NoAttention):
         return
     fused = "has no formula with fused attention"
+    if isinstance(part, CompressedAttention):
+        raise SpecError("attention", fused, part.word, EAGERLY)
     mask, adds = f"{fused}: it needs a mask", f"{fused}: it adds to scores"
     latent = isinstance(part, LatentAttention)
     # a block indexer's choice is a mask, which no kernel takes

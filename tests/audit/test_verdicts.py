@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 from helpers import ROOT
+from helpers.command_line import Ask
 from helpers.release import daily, one_day_in
 
 import metacount
 from metacount.algebra.text import read
+from metacount.audit import judge
 from metacount.audit.judge import (
     LENGTHS,
     Audited,
@@ -32,7 +32,6 @@ from metacount.audit.judge import (
 )
 from metacount.audit.record import RESULTS, Formula, Term, chosen, compared, formulas
 from metacount.check.judgement import EQUAL, HERE, WRONG
-from metacount.cli import main
 from metacount.package import table_of_package
 from metacount.spec import Workload
 
@@ -84,17 +83,12 @@ def test_a_verdict_is_what_the_numbers_say(audits: tuple[Audited, ...]) -> None:
 # litgpt, SmolLM2-135M, 2,048 tokens: 6·134,515,008 a token and 20·30·576·2048 for pairs, not 12
 # Megatron-LM, gpt-oss-20b, 128 tokens: FFN of 2 matrices and no router, 24 layers, 4 of 32 experts
 #   6·128·(24·(2880·64·(2·64 + 2·8) + 2·2880·2880·4) + 2880·201088) + 6·128²·24·64·64
+MEGATRON = 24 * (2880 * 64 * (2 * 64 + 2 * 8) + 2 * 2880 * 2880 * 4) + 2880 * 201088
 BY_HAND = [
     ("accelerate-training", "llama3-8b", 2048, (33_822_867_456 + 1_966_080 + 3_221_225_472) * 2048),
     ("eleuther-cookbook-kv-cache", "gpt2", 1024, 2 * 768 * 12 * 1024),
     ("litgpt-training", "smollm2-135m", 2048, (6 * 134_515_008 + 20 * 30 * 576 * 2048) * 2048),
-    (
-        "megatron-lm-training",
-        "gpt-oss-20b",
-        128,
-        6 * 128 * (24 * (2880 * 64 * (2 * 64 + 2 * 8) + 2 * 2880 * 2880 * 4) + 2880 * 201088)
-        + 6 * 128**2 * 24 * 64 * 64,
-    ),
+    ("megatron-lm-training", "gpt-oss-20b", 128, 6 * 128 * MEGATRON + 6 * 128**2 * 24 * 64 * 64),
     # N of OLMo without its table, forward: a tied head goes with it
     ("olmo-forward", "qwen2-0.5b", 1, 2 * (494_032_768 - 151936 * 896) + 4 * 24 * 896),
 ]
@@ -126,40 +120,24 @@ def test_a_planted_mistake_changes_the_verdict(formula: Formula) -> None:
                 assert after.verdict == WRONG, term.of
 
 
-@pytest.mark.parametrize(
-    ("id", "model", "old", "new", "condition"),
-    [
-        # a number where a size belongs holds at this model alone
-        (
-            "open-instruct-kv-cache",
-            "llama-7b",
-            "n_kv_heads*head_dim",
-            "n_kv_heads*128",
-            "head_dim = 128",
-        ),
-        ("nemo-rl-qwen3-training", "qwen3-235b-a22b", "18*", "18*", None),
-        (
-            "vllm-kv-cache",
-            "llama-7b",
-            "(head_dim + head_dim)",
-            "(d_model/n_heads + head_dim)",
-            "n_heads·head_dim = d_model",
-        ),
-        ("megatron-lm-training", "llama-7b", "2*n_kv_heads", "2*n_heads", "n_heads = n_kv_heads"),
-    ],
-)
-def test_equal_for_all_sizes_is_not_equal_here(
-    id: str, model: str, old: str, new: str, condition: str | None
-) -> None:
+# A formula and a model, what is put in the place of what, and where it is right then.
+CONDITIONS = [
+    # a number where a size belongs holds at this model alone
+    *(("open-instruct-kv-cache", "llama-7b"), ("n_kv_heads*head_dim", "n_kv_heads*128")),
+    *(("vllm-kv-cache", "llama-7b"), ("(head_dim + head_dim)", "(d_model/n_heads + head_dim)")),
+    *(("megatron-lm-training", "llama-7b"), ("2*n_kv_heads", "2*n_heads")),
+]
+HOLDS = ("head_dim = 128", "n_heads·head_dim = d_model", "n_heads = n_kv_heads")
+
+
+@pytest.mark.parametrize("number", range(len(HOLDS)))
+def test_equal_for_all_sizes_is_not_equal_here(number: int) -> None:
+    (id, model), change = CONDITIONS[2 * number : 2 * number + 2]
     (formula,) = chosen((id,))
-    spec = SPECS[model]
-    terms = [Term(of=t.of, text=t.text.replace(old, new), where=t.where) for t in formula.terms]
-    found = judged(changed(formula, terms), spec, model, LENGTHS[:1])
-    if condition is None:
-        assert found.verdict == judged(formula, spec, model, LENGTHS[:1]).verdict
-        return
-    assert judged(formula, spec, model, LENGTHS[:1]).verdict == EQUAL
-    assert (found.verdict, found.condition) == (HERE, condition)
+    terms = [Term(of=t.of, text=t.text.replace(*change), where=t.where) for t in formula.terms]
+    found = judged(changed(formula, terms), SPECS[model], model, LENGTHS[:1])
+    assert judged(formula, SPECS[model], model, LENGTHS[:1]).verdict == EQUAL
+    assert (found.verdict, found.condition) == (HERE, HOLDS[number])
 
 
 # formula, model, and what the convention is of a measured count
@@ -231,42 +209,25 @@ def test_what_was_compared_is_kept() -> None:
         assert projects[id].version in one["version"], id
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["audit", *arguments]) == 0
-    return capsys.readouterr().out
-
-
-def test_nothing_of_torch_is_loaded() -> None:
-    program = (
-        "import sys\nfrom metacount.cli import main\n"
-        "main(['audit', 'slime', '--model', 'qwen3-4b'])\nprint('torch' in sys.modules)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.splitlines()[-1] == "False"
-
-
-def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = json.loads(printed(capsys, "accelerate-training", "--model", "llama3-8b", "--json"))
+def test_the_same_as_json(ask: Ask) -> None:
+    (one,) = ask.json("audit accelerate-training --model llama3-8b")
     assert sum(term["value"] for term in one["theirs"]) == one["found"]["theirs"]
     gap = one["found"]["theirs"] - one["found"]["ours"]
-    (palm,) = json.loads(printed(capsys, "palm", "--model", "llama-7b", "--json"))
+    assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
+    (palm,) = ask.json("audit palm --model llama-7b")
     in_all = sum(part["value"] for part in palm["parts"])
     assert in_all == palm["ours"][0]["value"] == 2048 * 6_738_415_616
-    (four,) = json.loads(printed(capsys, "slime", "--model", "mixtral-8x7b", "--json"))
-    amounts = {amount["of"]: amount["value"] for amount in four["ours"]}
-    parts = {part["of"]: part["value"] for part in four["parts"]}
+    (four,) = ask.json("audit slime --model mixtral-8x7b")
+    amounts, parts = ({row["of"]: row["value"] for row in four[key]} for key in ("ours", "parts"))
     assert sum(parts.values()) == amounts["W"]
     # Mixtral's head, 2,048 tokens
     assert parts["W, head"] == 2 * 2048 * 4096 * 32000
-    assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
-    rows = json.loads(printed(capsys, "vllm", "--json"))
+    rows = ask.json("audit vllm")
     assert [row["verdict"] for row in rows] == ["equal", "equal"]
     assert rows[0]["in_scope"]["equal"] == sum(m["in_scope"] for m in rows[0]["models"])
 
 
-def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mfu_by_hand(ask: Ask) -> None:
     # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
     # at 8,000 tokens a second on 989 TFLOP/s
     rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
@@ -276,57 +237,41 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_id["nanotron-training"].per_token == (57_912_852_480,)
     assert by_id["palm-training"].per_token == (61_066_469_376,)
     assert by_id["maxtext-deepseek-training"].mfu == (None,)
-    run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
-    both = json.loads(printed(capsys, *run))
-    assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
-    assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
+    pair = ask.json("audit --mfu llama3-8b gpt2 --tokens-per-second 1e4 --peak 312")
+    assert [one["model"] for one in pair] == ["llama3-8b", "gpt2"]
+    assert [one["seq_len"] for one in pair] == [[2048, 8192, 32768], [1024]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["megatron"], "'megatron'"),
-        (["--mfu", "gpt2"], "--mfu needs --tokens-per-second and --peak"),
-        (["--peak", "989"], "--peak belongs to --mfu"),
-        (["--model", "gpt2"], "--model needs a NAME"),
-        (["slime", "--model", "t5-small"], ""),
-        (["slime", "--model", "deepseek-v3.2"], ""),
-        (["slime", "--model", "gemma-3n-e4b-text"], "n_altup_inputs"),
-        (
-            ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
-            "t5-small",
-        ),
-        (
-            ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
-            "gpt2 has 1024 positions",
-        ),
-        (["--set", "n_layers=2"], "--set belongs to --model or --mfu"),
-        (["--seq", "0"], ""),
-        (["--jobs", "0"], "must be 1 to 64"),
-        (["--mfu", "gpt2", "--peak", "fast"], "'fast'"),
-    ],
-)
-def test_what_is_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err and not captured.out and "Traceback" not in captured.err
+REFUSED = {
+    "megatron": "'megatron'",
+    "--mfu gpt2": "--mfu needs --tokens-per-second and --peak",
+    "--peak 989": "--peak belongs to --mfu",
+    "--model gpt2": "--model needs a NAME",
+    "slime --model t5-small": "",
+    "slime --model deepseek-v3.2": "",
+    "slime --model gemma-3n-e4b-text": "n_altup_inputs",
+    "--mfu t5-small --tokens-per-second 1 --peak 1": "t5-small",
+    "--mfu gpt2 --seq 2048 --tokens-per-second 1 --peak 1": "gpt2 has 1024 positions",
+    "--set n_layers=2": "--set belongs to --model or --mfu",
+    "--seq 0": "",
+    "--jobs 0": "must be 1 to 64",
+    "--mfu gpt2 --peak fast": "'fast'",
+}
 
 
-def test_an_interrupt_keeps_what_was_judged(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from metacount.audit import judge as report
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_is_refused(ask: Ask, line: str) -> None:
+    assert REFUSED[line] in ask.refused(f"audit {line}")
 
-    real = report.at_every_model
+
+def test_an_interrupt_keeps_what_was_judged(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = judge.at_every_model
 
     def stopped(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
         if job[0].id == "nanochat-prefill":
             raise KeyboardInterrupt
         return real(job)
 
-    monkeypatch.setattr(report, "at_every_model", stopped)
-    assert main(["audit", "nanochat", "--json"]) == 130
-    captured = capsys.readouterr()
-    assert [row["id"] for row in json.loads(captured.out)] == ["nanochat-training"]
+    monkeypatch.setattr(judge, "at_every_model", stopped)
+    code, out, _ = ask.all("audit nanochat --json")
+    assert (code, [row["id"] for row in json.loads(out)]) == (130, ["nanochat-training"])

@@ -73,15 +73,6 @@ def test_the_launch_is_not_in_the_time_of_a_small_kernel() -> None:
     assert read(graph_watch([partial(torch.add, x, 1)]), "hot") < 6e-6
 
 
-def test_one_set_and_many_say_the_same() -> None:
-    tensors = small()
-    times = [
-        read(graph_watch([partial(torch.add, x, 1) for x in tensors[:n]]), "hot")
-        for n in (1, 3, 16)
-    ]
-    assert max(times) / min(times) < 1.1, times
-
-
 def test_the_profiler_says_the_same() -> None:
     from torch.profiler import ProfilerActivity, profile
 
@@ -134,12 +125,6 @@ def test_after_a_capture_that_failed_everything_works() -> None:
     room.leave()
 
 
-def test_what_a_graph_gives_is_compared() -> None:
-    x, seen = torch.ones(3, device=cuda()), []
-    with graph_watch([lambda: x + 1], check=lambda out: seen.append(out.tolist())).turn():
-        assert seen[0] == [2.0, 2.0, 2.0] and len(seen) == 2
-
-
 def test_the_memory_of_a_turn_is_given_back() -> None:
     x = torch.randn(2**26, device=cuda())
     watch = graph_watch([lambda: (x + 1) * 2])
@@ -167,16 +152,8 @@ def dense(dtype: str) -> list[Case]:
 
 def others() -> list[Case]:
     sparse = spec(SPARSE, d_model=256, d_ff_expert=128, n_experts=8)
-    latent = spec(
-        LATENT,
-        d_model=256,
-        n_heads=4,
-        q_lora_rank=64,
-        kv_lora_rank=64,
-        qk_nope_head_dim=32,
-        qk_rope_head_dim=32,
-        v_head_dim=64,
-    )
+    ranks = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32}
+    latent = spec(LATENT, d_model=256, n_heads=4, v_head_dim=64, **ranks)
     prefill = Positions(batch_size=2, seq_len=64, kv_len=64)
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [

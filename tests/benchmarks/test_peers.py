@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -23,9 +24,7 @@ CONFIGS: dict[str, Any] = {
 RUN = Workload(seq_len=128)
 
 
-def saved_results() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((BENCHMARKS / "results" / "peers.json").read_text("utf-8"))
-    return found
+RESULTS = json.loads((BENCHMARKS / "results" / "peers.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -37,29 +36,21 @@ def test_each_config_is_the_published_model_of_that_name(name: str) -> None:
 
 
 def test_the_saved_results_are_of_these_models_and_still_right() -> None:
-    saved = saved_results()
-    now = {
-        name: {
-            "params": found.params,
-            "active_params": found.active_params,
-            "flops": found.matmul_flops,
-            "kv_cache_bytes": found.kv_cache_bytes,
-        }
-        for name in CONFIGS
-        for found in [count(spec_from_config(CONFIGS[name]).spec, RUN)]
-    }
-    assert saved["truth"] == now
-    ours = [run for run in saved["runs"] if run["tool"].startswith("metacount")]
-    assert len(ours) == 2 * len(CONFIGS)
-    assert all(run["figures"] == now[run["model"]] for run in ours)
-
-
-def test_the_saved_summary_is_that_of_the_saved_runs() -> None:
-    results = benchmark("peer_results")
-    saved = saved_results()
-    runs = [results.Result(**run) for run in saved["runs"]]
-    assert results.collected(saved["truth"], runs, saved["versions"])["summary"] == saved["summary"]
-    assert {each["tool"] for each in saved["summary"]} == set(results.TOOLS)
+    now = {}
+    for name, config in CONFIGS.items():
+        ours = count(spec_from_config(config).spec, RUN)
+        now[name] = {"params": ours.params, "active_params": ours.active_params}
+        now[name] |= {"flops": ours.matmul_flops, "kv_cache_bytes": ours.kv_cache_bytes}
+    assert RESULTS["truth"] == now
+    of_ours = [run for run in RESULTS["runs"] if run["tool"].startswith("metacount")]
+    assert len(of_ours) == 2 * len(CONFIGS)
+    assert all(run["figures"] == now[run["model"]] for run in of_ours)
+    # and the summary is that of the runs
+    script = benchmark("peer_results")
+    runs = [script.Result(**run) for run in RESULTS["runs"]]
+    collected = script.collected(RESULTS["truth"], runs, RESULTS["versions"])
+    assert collected["summary"] == RESULTS["summary"]
+    assert {each["tool"] for each in RESULTS["summary"]} == set(script.TOOLS)
 
 
 SAVED: dict[str, Any] = json.loads(
@@ -69,31 +60,21 @@ SETTINGS = {each["name"]: each for each in SAVED["settings"]}
 TRUTH = {run["setting"]: run["figures"] for run in SAVED["runs"] if run["tool"] == "metacount"}
 
 
-def config_of(model: str) -> str:
-    return str(BENCHMARKS / "peer_models" / f"{model}.json")
-
-
-def mesh_of(setting: dict[str, Any]) -> str:
-    return ",".join(f"{name}={setting[name]}" for name in ("dp", "tp", "pp", "ep"))
-
-
-def asked(setting: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "zero": setting["zero"],
-        "mixed_precision": setting["master"],
-        "seq_len": setting["seq"],
-        "dtype": setting["dtype"],
-        "attention": setting["attention"],
-        "checkpointing": setting["checkpointing"],
-    }
+def sharded(name: str, *, formula: bool) -> Any:
+    """The figures of a setting: what `shard` says of its mesh."""
+    each = SETTINGS[name]
+    config = str(BENCHMARKS / "peer_models" / f"{each['model']}.json")
+    mesh = ",".join(f"{degree}={each[degree]}" for degree in ("dp", "tp", "pp", "ep"))
+    how = {key: each[key] for key in ("zero", "dtype", "attention", "checkpointing")}
+    how |= {"mixed_precision": each["master"], "seq_len": each["seq"]}
+    found = shard(config, mesh, train=True, formula=formula, **how)
+    return benchmark("peer_training_tools").figures(found.to_dict())
 
 
 MESHES = [name for name, each in SETTINGS.items() if each["zero"]]
 
 
 def test_the_saved_settings_are_those_that_the_benchmark_runs() -> None:
-    from dataclasses import asdict
-
     now = json.loads(json.dumps([asdict(each) for each in benchmark("peer_training").SETTINGS]))
     assert SAVED["settings"] == now
     assert len(now) == 10
@@ -105,59 +86,33 @@ def test_the_saved_settings_are_those_that_the_benchmark_runs() -> None:
 
 @pytest.mark.parametrize("name", MESHES)
 def test_the_formulas_of_today_give_what_was_measured_on_each_mesh(name: str) -> None:
-    each = SETTINGS[name]
-    found = shard(config_of(each["model"]), mesh_of(each), train=True, formula=True, **asked(each))
-    assert benchmark("peer_training_tools").figures(found.to_dict()) == TRUTH[name]
+    assert sharded(name, formula=True) == TRUTH[name]
 
 
 @one_day_in(6)
 def test_what_was_measured_on_a_mesh_is_measured_today() -> None:
-    each = SETTINGS["7"]
-    found = shard(config_of(each["model"]), mesh_of(each), train=True, **asked(each))
-    assert benchmark("peer_training_tools").figures(found.to_dict()) == TRUTH["7"]
+    assert sharded("7", formula=False) == TRUTH["7"]
 
 
 def test_model_states_differ_only_by_what_the_bytes_show() -> None:
     # each tool's arithmetic is written down; nothing of a difference is left
     said = benchmark("peer_training_results").said_of(SAVED, "states")
     figures = {(run["tool"], run["setting"]): run["figures"] for run in SAVED["runs"]}
-    seen = set()
+    seen, reasons = set(), benchmark("peer_training_reasons").difference
     for (tool, name), each in said.items():
-        parts = benchmark("peer_training_reasons").difference(
-            tool, "states", SETTINGS[name], TRUTH[name], figures[tool, name]
-        )
+        parts = reasons(tool, "states", SETTINGS[name], TRUTH[name], figures[tool, name])
         assert sum(n_bytes for n_bytes, _ in parts) == each.value - each.truth
         assert "not accounted for" not in [text for _, text in parts]
+        one_more = {**figures[tool, name], "states": figures[tool, name]["states"] + 1}
+        odd = reasons(tool, "states", SETTINGS[name], TRUTH[name], one_more)
+        assert odd[-1] == (1, "not accounted for")
         seen |= {tool} if each.value != each.truth else set()
     assert seen == {"accelerate", "deepspeed", "megatron-lm", "torch tracker"}
 
 
-def test_a_byte_more_is_not_accounted_for() -> None:
-    (run,) = [
-        each for each in SAVED["runs"] if each["tool"] == "deepspeed" and each["setting"] == "5"
-    ]
-    wrong = {**run["figures"], "states": run["figures"]["states"] + 1}
-    parts = benchmark("peer_training_reasons").difference(
-        "deepspeed", "states", SETTINGS["5"], TRUTH["5"], wrong
-    )
-    assert parts[-1] == (1, "not accounted for")
-
-
 # one of each kind of class; the whole table takes a minute: python benchmarks/measured_counts.py
-SAMPLE = (
-    "bert-base",
-    "gpt2",
-    "qwen3-0.6b",
-    "olmo2-1b",
-    "t5-small",
-    "switch-base-8",
-    "gemma3-270m",
-    "pythia-12b",
-    "gpt-oss-20b",
-    "falcon-180b",
-)
-
-
+SAMPLE = ("bert-base", "gpt2", "qwen3-0.6b", "olmo2-1b", "t5-small", "switch-base-8", "gemma3-270m")
+SAMPLE += ("pythia-12b", "gpt-oss-20b", "falcon-180b")
 script = benchmark("measured_counts")
 
 

@@ -36,46 +36,21 @@ ONE_SIZE = re.compile(r"[qkvo]_proj")  # of one size where n_kv_heads = n_heads
 NO_CAUSE = re.compile(r"^a factor of \d+ too (much|little)$")
 # What a part may be called. Parts of one size cannot be told apart by a count.
 PARTS = {
-    "embedding": "embedding|output head",
-    "head": "output head|embedding",
-    "positions": "position table",
-    "relative position": "relative position",
-    "q": "q_proj|the attention projections",
-    "k": "k_proj|the attention projections",
-    "v": "v_proj|the attention projections",
-    "o": "o_proj|the attention projections",
-    "attention": "the attention projections|q_proj",
-    "cross-attention": "cross-attention",
-    "q_a": "q_a_proj",
-    "q_b": "q_b_proj",
-    "kv_a": "kv_a_proj",
-    "kv_b": "kv_b_proj",
-    "ffn": "FFN|feed-forward",
+    **{name: f"{name}_proj|the attention projections" for name in "qkvo"},
+    **{name: f"{name}_proj" for name in ("q_a", "q_b", "kv_a", "kv_b")},
+    **dict.fromkeys(("biases", "qkv bias", "o bias"), "bias"),
+    **dict.fromkeys(("scores", "values"), "scores|sums of values"),
+    **dict.fromkeys(("keys", "cached values"), "keys|values"),
+    **{name: name for name in ("relative position", "cross-attention", "latents", "sinks")},
+    **{name: name for name in ("rotated keys", "scores of the rotated keys", "router bias")},
+    **{"embedding": "embedding|output head", "head": "output head|embedding"},
+    **{"positions": "position table", "attention": "the attention projections|q_proj"},
+    **{"ffn": "FFN|feed-forward", "ffn bias": "bias|norm", "norms": "norm", "qk norm": "QK-norm"},
     # a group is named for its parts only where it is all of them: the terms have to sum
-    "router": "router|the feed-forward",
-    "experts": "routed experts|the feed-forward",
-    "shared": "shared expert|the feed-forward",
-    "block norms": "norms",
-    "final norm": "final norm|all norms|norm",
-    "embedding norm": "after the embedding|final norm",
-    "latent norms": "latent",
-    "norms": "norm",
-    "qk norm": "QK-norm",
-    "biases": "bias",
-    "qkv bias": "bias",
-    "o bias": "bias",
-    "ffn bias": "bias|norm",
-    "sinks": "sinks",
-    "router bias": "router bias",
-    "expert bias": "experts' biases",
-    "head bias": "bias of the head",
-    "scores": "scores|sums of values",
-    "values": "scores|sums of values",
-    "scores of the rotated keys": "scores of the rotated keys",
-    "keys": "keys|values",
-    "cached values": "keys|values",
-    "latents": "latents",
-    "rotated keys": "rotated keys",
+    **{"router": "router|the feed-forward", "experts": "routed experts|the feed-forward"},
+    **{"shared": "shared expert|the feed-forward", "expert bias": "experts' biases"},
+    **{"block norms": "norms", "final norm": "final norm|all norms|norm", "latent norms": "latent"},
+    **{"embedding norm": "after the embedding|final norm", "head bias": "bias of the head"},
 }
 
 
@@ -96,16 +71,12 @@ def _part(names: str) -> str:
 
 
 def _instead(words: str, names: str) -> bool:
-    if names in BETWEEN and has(words, BETWEEN[names]):
-        return True
+    def named(name: str) -> str:
+        return rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name)
+
     options = [option.split() for option in names.split("|")]
-    return any(
-        has(
-            words,
-            *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name) for name in option),
-        )
-        for option in options
-    )
+    between = names in BETWEEN and has(words, BETWEEN[names])
+    return between or any(has(words, *map(named, option)) for option in options)
 
 
 def _factor(words: str, number: str) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import pytest
+import sympy
 from helpers.release import daily, one_in
 
 import metacount
-from metacount import Workload, find_model
+from metacount import Workload, check, find_model
+from metacount.algebra.text import in_letters
 from metacount.check.sizes import free_sizes, places, random_cases, sizes_of
+from metacount.cli.formula import textbook
 from metacount.spec import ModelSpec
+from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import fitted
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
@@ -89,42 +95,82 @@ def test_a_division_by_what_may_be_zero_is_not_equal_for_all_sizes() -> None:
     assert any("which may be 0" in note for note in result.notes)
 
 
-MODELS = ("gpt2", "t5-small", "deepseek-v3", "gemma3-27b-text", "pangu-alpha-207b")
-
-
-@daily(5)
-@pytest.mark.parametrize("model", one_in(2, MODELS))
-def test_places_are_valid_and_reach_real_magnitudes(model: str) -> None:
-    spec = find_model(model).spec
-    case = spec, fitted(spec, Workload())
-    found = places(case, [Fraction(5000)])
-    assert len(found) > 500
-    names = set(free_sizes(spec))
-    for other, _ in found:
-        if other.n_buckets is not None and other.n_buckets % 4:
-            continue  # T5 may have any number of buckets; our specs only multiples of 4
-        ModelSpec.from_dict(other.to_dict())
-        assert set(free_sizes(other)) == names
-    largest = {name: max(sizes_of(other)[name] for other in found) for name in sizes_of(case)}
-    assert largest["d_model"] > 20_000 and largest["n_layers"] > 100
-    assert largest["seq_len"] >= 2**20 and largest["batch_size"] > 100
-    # both sides of the number, of every size that can have it
-    for name in ("d_model", "seq_len", "batch_size"):
-        assert {4999, 5000, 5001} <= {sizes_of(other)[name] for other in found}
-
-
-def test_every_published_model_with_these_sizes_is_tried() -> None:
+def test_where_it_is_tried_are_valid_models_of_real_magnitudes() -> None:
     spec = find_model("llama-7b").spec
-    tried = [sizes_of(other) for other in places((spec, Workload()), [], run=False)]
+    tried = places((spec, Workload()), [Fraction(5000)])
+    for other, _ in tried:
+        assert {*free_sizes(ModelSpec.from_dict(other.to_dict()))} == {*free_sizes(spec)}
+    sizes = [sizes_of(case) for case in tried]
+    most = {name: max(each[name] for each in sizes) for name in ("d_model", "n_layers", "seq_len")}
+    assert most["d_model"] > 20_000 and most["n_layers"] > 100 and most["seq_len"] >= 2**20
+    # both sides of the number, of every size that can have it; and the sizes of published models
+    for name in ("d_model", "seq_len", "batch_size"):
+        assert {4999, 5000, 5001} <= {each[name] for each in sizes}
     for name in ("llama-65b", "llama2-70b", "llama3.1-405b", "deepseek-67b"):
-        sizes = sizes_of((find_model(name).spec, Workload()))
-        assert any(other.items() >= {**sizes, "seq_len": 2048}.items() for other in tried), name
+        own = {
+            k: n for k, n in sizes_of((find_model(name).spec, Workload())).items() if k[0] != "b"
+        }
+        assert any(each.items() >= own.items() for each in sizes), name
+    drawn = [other for other, _ in random_cases(find_model("llama3-8b").spec, Workload(), 200)]
+    assert {other.n_heads // other.n_kv_heads for other in drawn} == {1, 2, 3, 5}
+    assert {other.d_model == other.n_heads * other.head_dim for other in drawn} == {True, False}
 
 
-def test_random_models_have_heads_shared_in_every_way() -> None:
-    spec = find_model("llama3-8b").spec
-    tried = [other for other, _ in random_cases(spec, Workload(), 200)]
-    assert len(tried) == 200
-    assert {other.n_heads // other.n_kv_heads for other in tried} == {1, 2, 3, 5}
-    assert all(20 <= other.vocab_size <= 200 for other in tried)
-    assert {other.d_model == other.n_heads * other.head_dim for other in tried} == {True, False}
+# ---- a formula with any one term changed is refuted
+
+
+KINDS = [
+    *(("llama-7b", "params"), ("gpt2", "params"), ("mixtral-8x7b", "active_params")),
+    *(("deepseek-v3", "params"), ("qwen3-32b", "matmul_flops"), ("t5-small", "params")),
+    *(("deepseek-v2", "kv_cache_bytes"), ("gemma3-27b-text", "kv_cache_bytes")),
+    ("mistral-7b", "causal_matmul_flops"),
+]
+STEP = 3  # every third change: a judgement takes a few hundredths of a second
+
+
+def whole(model: str, quantity: str) -> Any:
+    """The total of `metacount formula`."""
+    spec = find_model(model).spec
+    form = closed_form(spec, fitted(spec, Workload()), quantity)
+    return sympy.Add(*form.parts.values())
+
+
+def mutants(expr: Any) -> Iterator[Any]:
+    """`expr` with one term left out, one number or one letter changed, at any depth."""
+    if expr.is_Integer:
+        yield from (expr + 1, expr - 1)
+    if expr.is_Symbol:
+        yield from (expr + 1, 2 * expr, sympy.Integer(1))
+    for i, arg in enumerate(expr.args):
+        before, after = expr.args[:i], expr.args[i + 1 :]
+        if (expr.is_Add or expr.is_Mul) and len(expr.args) > 1:
+            yield expr.func(*before, *after)
+        if expr.is_Pow and i == 1:
+            yield expr.func(expr.args[0], arg + 1)
+            continue
+        if isinstance(expr, sympy.floor):
+            continue  # a change inside may round to the same
+        for changed in mutants(arg):
+            yield expr.func(*before, changed, *after)
+
+
+@daily(2)
+@pytest.mark.parametrize(("model", "quantity"), one_in(6, KINDS, first=1))
+def test_unchanged_it_is_equal_and_any_change_is_refuted(model: str, quantity: str) -> None:
+    expr = whole(model, quantity)
+    assert check(in_letters(expr), model, quantity=quantity).verdict == "equal"
+    # a change may be none: 1 for the exponent of 1, a letter in a product with another
+    changed = {in_letters(m): m for m in mutants(expr) if sympy.expand(m - expr) != 0}
+    assert len(changed) > 15
+    tried = sorted(changed)[::STEP]
+    assert [text for text in tried if check(text, model, quantity=quantity).holds] == []
+
+
+@daily(2)
+@pytest.mark.parametrize(("model", "quantity"), one_in(6, KINDS))
+def test_the_printed_python_is_equal(model: str, quantity: str) -> None:
+    found = find_model(model)
+    form = closed_form(found.spec, fitted(found.spec, Workload()), quantity)
+    space: dict[str, Any] = {}
+    exec(textbook(found, form).function(), space)  # our own text
+    assert check(space[quantity], model, quantity=quantity, timeout=60).verdict == "equal"

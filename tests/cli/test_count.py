@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.command_line import Ask, assert_readable, number
+from helpers.command_line import Ask, assert_readable
 from helpers.miniatures import TINY_PARAMS
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from helpers.small_configs import OTHERS
 
 import metacount
 from metacount import catalog
 from metacount.cli.columns import ROLES
+from metacount.errors import InputError
 from metacount.huggingface.module.model import longest_of
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
@@ -90,25 +91,6 @@ def test_huge_workloads_are_exact(ask: Ask) -> None:
         ask(f"formula {line} --quantity causal_matmul_flops")
 
 
-@daily(7)
-@pytest.mark.parametrize("name", BUILT)
-def test_every_model_of_the_catalog_with_a_spec_is_counted(ask: Ask, name: str) -> None:
-    data = ask.json(f"count {name}")
-    assert sum(data["by_role"].values()) == data["params"]
-    lines = ask(f"count {name} --verbose").splitlines()
-    assert_readable(lines, 80)
-    assert_readable(ask(f"count {name}").splitlines(), 80)
-    # the printed columns, read again, are the printed totals
-    start = next(i for i, line in enumerate(lines) if line.startswith("role "))
-    rule = next(i for i, line in enumerate(lines) if line.startswith("---"))
-    rows = [line.split() for line in lines[start + 1 : rule + 2] if not line.startswith("---")]
-    *roles, total = rows
-    assert (total[0], total[2:4]) == ("total", ["100", "%"])
-    assert sum(number(row[1]) for row in roles) == number(total[1]) == data["params"]
-    if len(total) == 5:
-        assert sum(number(row[4]) for row in roles) == number(total[4]) == data["active_params"]
-
-
 def test_a_dense_model_fits_one_screen_with_its_figures_last(ask: Ask) -> None:
     for name in ("gpt2", "llama-7b", "qwen3-8b", "olmo2-7b", "mistral-7b", "bert-base"):
         lines = ask(f"count {name}").splitlines()
@@ -120,22 +102,20 @@ def test_a_dense_model_fits_one_screen_with_its_figures_last(ask: Ask) -> None:
         assert "sources" in hint
 
 
-@pytest.mark.parametrize("width", [40, 60, 120])
-def test_tables_fit_the_width_or_keep_their_numbers_whole(ask: Ask, width: int) -> None:
+@pytest.mark.parametrize(("width", "tables"), [(40, 4), (60, 4), (120, 1)])
+def test_tables_fit_the_width_or_keep_their_numbers_whole(
+    ask: Ask, width: int, tables: int
+) -> None:
     names = "llama-7b mixtral-8x7b deepseek-v3 t5-11b"
     text = ask(f"count {names}", width=width)
-    numbers = re.findall(r"\d[\d,]*", text)
     for result in ask.json(f"count {names}"):
         for key in ("params", "active_params", "matmul_flops", "kv_cache_bytes"):
-            assert f"{result[key]:,}" in numbers
+            assert f"{result[key]:,}" in re.findall(r"\d[\d,]*", text)
     if width >= 60:
         assert_readable(text.splitlines(), width)
     # as many columns at once as fit
-    heads = [
-        line.split() for line in text.splitlines() if re.match(" +(llama|mixt|deeps|t5)", line)
-    ]
-    assert [name for line in heads for name in line] == names.split()
-    assert len(heads) == {40: 4, 60: 4, 120: 1}[width]
+    heads = re.findall(r"^ +(?:llama|mixt|deeps|t5).*$", text, re.MULTILINE)
+    assert " ".join(heads).split() == names.split() and len(heads) == tables
 
 
 def test_the_text_part_of_a_multimodal_model_has_its_own_figures(ask: Ask, tmp_path: Path) -> None:
@@ -163,26 +143,23 @@ def test_bars_on_a_terminal_with_room_and_nowhere_else(ask: Ask) -> None:
     assert "█" not in ask.on_a_terminal("count mixtral-8x7b", TERM="dumb")
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("mamba-2.8b --dtype fp64", "the formula counts the state of a"),
-        ("mamba-2.8b --dtype fp32", ""),
-        ("lfm2-1.2b --dtype fp64", ""),
-        ("llama4-scout-text --seq 20000", "take a chunk of 8192 positions at its fullest: an upp"),
-        ("llama4-scout-text --seq 8192", ""),
-        (
-            "bert-base --seq 513",
-            "the model has 512 learned positions and cannot run 513; the counts",
-        ),
-        # of OPT's 2,050 rows two come before the first position
-        ("type:opt --seq 2049", "has 2048 learned positions and cannot run 2049"),
-        ("type:opt --seq 2048", ""),
-    ],
-)
-def test_what_is_warned_of(ask: Ask, line: str, said: str) -> None:
+WARNED = {
+    "mamba-2.8b --dtype fp64": "the formula counts the state of a",
+    "mamba-2.8b --dtype fp32": "",
+    "lfm2-1.2b --dtype fp64": "",
+    "llama4-scout-text --seq 20000": "take a chunk of 8192 positions at its fullest: an upp",
+    "llama4-scout-text --seq 8192": "",
+    "bert-base --seq 513": "the model has 512 learned positions and cannot run 513; the counts",
+    # of OPT's 2,050 rows two come before the first position
+    "type:opt --seq 2049": "has 2048 learned positions and cannot run 2049",
+    "type:opt --seq 2048": "",
+}
+
+
+@pytest.mark.parametrize("line", WARNED)
+def test_what_is_warned_of(ask: Ask, line: str) -> None:
     warnings = ask.json(f"count {line}")["warnings"]
-    assert len(warnings) == bool(said) and said in "".join(warnings)
+    assert len(warnings) == bool(WARNED[line]) and WARNED[line] in "".join(warnings)
 
 
 # ---- without --seq
@@ -280,3 +257,40 @@ def test_what_leaves_the_modules_out_says_so(ask: Ask, line: str) -> None:
     said = "not counted: 1 multi-token-prediction module; `count` says what they add"
     assert said in " ".join(ask(line).split())
     assert "prediction" not in ask(f"{line} --set n_mtp_layers=none")
+
+
+# ---- the Python API takes a model in any form
+
+
+@one_day_in(6)
+def test_the_api_takes_a_model_in_any_form(tmp_path: Path) -> None:
+    from transformers import GPT2Config
+
+    entry = metacount.entry("llama-7b")
+    config = {"model_type": "gpt2", "n_layer": 3}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    llama = ("llama-7b", "LLaMA-7B", entry.spec(), metacount.find_model("llama-7b"))
+    assert {metacount.count(form).params for form in llama} == {6_738_415_616}
+    small = metacount.count(str(tmp_path)).params
+    forms = (str(file), file, tmp_path, config, GPT2Config(n_layer=3))
+    assert {metacount.count(form).params for form in forms} == {small}
+    assert metacount.check("0", config).ours_value == small
+    assert metacount.check("0", GPT2Config(n_layer=3)).ours_value == small
+    assert metacount.count("gpt2", metacount.Request(batch_size=3)).workload.seq_len == 1024
+    found = metacount.verify(config, metacount.Workload(seq_len=5))
+    assert found.agree
+    assert [w.name for w in found.witnesses] == ["formula", "reference", "transformers"]
+    alone = metacount.verify("type:rwkv", metacount.Workload(seq_len=5))
+    assert [w.name for w in alone.witnesses] == ["transformers"]
+    for wrong, said in (
+        (7, "a model is a name, a path"),
+        ("lama-7b", "did you mean"),
+        ({"model_type": "rwkv"}, "has no textbook spec"),
+        ({"model_type": "gpt2", "n_head": 5}, "n_head"),
+        ({"d_model": 8}, "missing: kind .*, n_layers "),
+        (tmp_path / "none.json", "none.json"),
+    ):
+        for ask in (metacount.count, lambda model: metacount.check("0", model)):
+            with pytest.raises(InputError, match=said):
+                ask(wrong)

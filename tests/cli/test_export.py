@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.command_line import Ask
+from helpers.command_line import Ask, assert_readable
 from helpers.release import daily
 
 from metacount.catalog import entries
@@ -101,6 +101,8 @@ def test_every_form_of_a_count_has_the_figures_of_its_json(ask: Ask) -> None:
         wanted = dict(figures)
         for group, before in names.items():
             wanted |= {before + n: v for n, v in said.get(group, {}).items() if type(v) is int}
+        assert sum(said["by_role"].values()) == said["params"]
+        assert sum(said["active_by_role"].values()) == said["active_params"]
         for role, n in said["active_by_role"].items():
             if n != said["by_role"][role]:
                 wanted[f"active {role}"] = n
@@ -111,6 +113,10 @@ def test_every_form_of_a_count_has_the_figures_of_its_json(ask: Ask) -> None:
         for text in (ask(f"count {line}"), ask(f"count {model.id} {line}", width=100)):
             missing = lines - {tuple(line.split()[:2]) for line in text.splitlines()}
             assert not missing, model.id
+        verbose = ask(f"count {line} --verbose").splitlines()
+        assert_readable(verbose, 80)
+        printed = {(n, f"{value:,}") for n, value in said["by_role"].items() if value}
+        assert printed <= {tuple(line.split()[:2]) for line in verbose}, model.id
 
 
 def test_every_sign_is_kept_from_steering() -> None:

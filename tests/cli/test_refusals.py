@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 from helpers.command_line import Ask
-from helpers.release import daily
 
 from metacount.cli.pictures import MOST_BARS
 
@@ -59,19 +58,6 @@ plot gpt2 --html p.html -o OUT                      --html does not go with -o
 plot gpt2 --html p.html --seq 1,2                   --seq of a page is one length
 plot gpt2 type:zamba --html p.html                  has no spec, so there is no formula
 """
-# What is refused with a command that helps; these work.
-NAMING = """
-zzzzzz | audit --model gpt2 | audit zzzzzz | bench moe --model gpt2 --device cpu --list
-check zzzzzz*2 gpt2 | claims zzzzzz | code zzzzzz | count | count DIR | count DIR/none.py
-count gpt2 --columns zzzzzz | count gpt2 --like zzzzzz | count gpt2 --seq 1,2
-count gpt2 --set zzzzzz=2 | count type:bitnet --conventions | count type:zzzzzz | count zzzzzz
-flow DIR/mine.py | formula gpt2 --from-code --quantity activation_bytes:zzzzzz
-formula type:bitnet --quantity matmul_flops --latex | lesson --markdown | plot | survey zzzzzz
-train gpt2 --formula --freeze zzzzzz | tree DIR/mine.py | verify
-"""
-# What a command that is named alone is asked with: a model, or its help where it takes long.
-ASKED = {"train": "gpt2 --formula", "tree": "gpt2", "formula": "gpt2", "count": "gpt2"}
-ASKED |= dict.fromkeys(("audit", "bench", "claims", "plot", "survey"), "--help")
 
 
 @pytest.fixture
@@ -90,20 +76,6 @@ def test_a_wrong_request_is_one_line(ask: Ask, folder: Path, row: str) -> None:
     there = {*folder.rglob("*")}
     assert said in ask.refused(line.replace("OUT", "out.svg"))
     assert {*folder.rglob("*")} == there
-
-
-@daily(4)
-@pytest.mark.parametrize("line", [line.strip() for line in re.split(r"[|\n]", NAMING.strip())])
-def test_what_is_named_works(ask: Ask, folder: Path, line: str) -> None:
-    commands = re.findall(r"`metacount ([^`]*)`", ask.refused(line.replace("DIR", str(folder))))
-    assert commands
-    for command in commands:
-        words = shlex.split(command.replace("FILE.py:NAME", f"{folder / 'mine.py'}:net"))
-        if words[1:] in ([], ["--json"]):
-            words += ASKED.get(words[0], "").split()
-        if words[0] == "bench" and "--help" not in words:
-            words += ["--device", "cpu", "--list"]
-        assert ask(shlex.join(words)), words
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from helpers.command_line import Ask
 from helpers.miniatures import TINY_PARAMS
-
-from metacount.cli.report import in_text
-from metacount.cli.verify import many_report, report_of
-from metacount.figures import BREAKDOWNS, QUANTITIES, Witness
-from metacount.spec import Workload
-from metacount.verify.compare import Verification
 
 
 def test_verify_of_a_small_model(ask: Ask, tiny: str) -> None:
@@ -28,12 +23,23 @@ def test_verify_exits_1_when_witnesses_differ(
 ) -> None:
     from metacount.formulas import block
 
+    # a column for each witness; a cache of nothing is no line
+    lines = ask("verify textbook-block --seq 7").splitlines()
+    rows = {words[0]: words[1:] for line in lines if (words := line.split())}
+    assert rows["params"] == [*["3,147,776"] * 3, "equal"] and "kv_cache_bytes" not in rows
     # the formulas forget every feed-forward
     monkeypatch.setattr(block, "feed_forward", lambda t, part, x, width: x)
     code, out, _ = ask.all(f"verify {tiny} --seq 7 --json")
     data = json.loads(out)
-    assert (code, data["agree"]) == (1, False)
-    assert any(d.startswith("params:") for d in data["differences"])
+    ours = TINY_PARAMS - 3 * 663
+    gap = f"params: formula - reference = {ours:,} - {TINY_PARAMS:,} = -{3 * 663:,}"
+    assert (code, data["agree"], data["differences"][0]) == (1, False, gap)
+    for width, said in ((100, f"params {ours:,} {TINY_PARAMS:,} differ"),
+                        (44, f"params {ours:,} formula {TINY_PARAMS:,} reference")):  # fmt: skip
+        text = " ".join(ask.all(f"verify {tiny} --seq 7", width=width)[1].split())
+        assert said in text and f"DISAGREE {gap}" in text
+    text = " ".join(ask.all(f"verify {tiny} textbook-block --seq 7", width=100)[1].split())
+    assert "0 of 2 models agree" in text and f"tiny: {gap}" in text
 
 
 def test_verify_has_all_figures_of_bert(ask: Ask) -> None:
@@ -46,44 +52,7 @@ def test_verify_has_all_figures_of_bert(ask: Ask) -> None:
     assert ask.json("verify bert-base --seq 512")["notes"] == []  # asked for: no word of it
 
 
-def result(differences: tuple[str, ...] = (), **params: int) -> Verification:
-    """What witnesses of these names say of the parameters."""
-    witnesses = tuple(
-        Witness(
-            name=name,
-            figures={**dict.fromkeys(QUANTITIES), "params": n, "kv_cache_bytes": 0},
-            parts=dict.fromkeys(BREAKDOWNS),
-            detail=f"what {name} is",
-        )
-        for name, n in params.items()
-    )
-    return Verification(
-        model="m", workload=Workload(), witnesses=witnesses, differences=differences
-    )
-
-
-AGREE = result(formula=1234, reference=1234)
-WRONG = "params: formula - transformers = 1,234 - 1,235 = -1"
-DISAGREE = result((WRONG,), formula=1234, reference=1234, transformers=1235)
-
-
-def test_a_column_for_each_witness_or_a_line_for_each_value(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    lines = in_text(report_of(AGREE, "a model")).splitlines()
-    assert lines[4].split() == ["params", "1,234", "1,234", "equal"]
-    assert lines[5] == ""  # a cache of nothing is no line
-    text = in_text(report_of(DISAGREE, "m"))
-    assert "params    1,234      1,234         1,235  differ" in text
-    assert text.endswith(f"DISAGREE\n  {WRONG}\n")
-    many = in_text(many_report([AGREE, DISAGREE]))
-    assert "1 of 2 models agree" in many and many.endswith(f"m:\n  {WRONG}\n")
-    monkeypatch.setenv("COLUMNS", "44")
-    lines = in_text(report_of(DISAGREE, "m")).splitlines()
-    assert [line.split() for line in lines[4:6]] == [
-        ["params", "1,234", "formula", "=", "reference"],
-        ["1,235", "transformers"],
-    ]
-    text = in_text(report_of(result(transformers=5), "m"), 80)
-    assert "one witness  there is nothing to compare it with" in text
+def test_one_witness_alone_is_said_to_be_alone(ask: Ask, tmp_path: Path) -> None:
+    config = {"model_type": "ctrl", "n_embd": 8, "n_layer": 2, "n_head": 2, "dff": 12}
+    (tmp_path / "c.json").write_text(json.dumps({**config, "vocab_size": 17, "n_positions": 9}))
+    assert "one witness  there is nothing to compare it with" in ask(f"verify {tmp_path}/c.json")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -37,22 +37,29 @@ def in_a_group(
         return code, written.read()
 
 
-def left_of_group(leader: int, seconds: float = 10.0) -> list[int]:
-    """Processes of a group that are still there after so long; those that ended do not count."""
+def left_of_group(leader: int) -> list[int]:
+    """Processes of a group that are still there after a while; those that ended do not count."""
+    return _left(lambda: [pid for pid, group in _running().items() if group == leader])
+
+
+def still_running(pids: Iterable[int]) -> list[int]:
+    """Those that are still there after a while."""
+    asked = {*pids}
+    return _left(lambda: sorted(asked & _running().keys()))
+
+
+def _left(look: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
     until = time.monotonic() + seconds
-    while (running := _running(leader)) and time.monotonic() < until:
+    while (left := look()) and time.monotonic() < until:
         time.sleep(0.1)
-    return running
+    return left
 
 
-def _running(leader: int) -> list[int]:
-    running = []
+def _running() -> dict[int, int]:
+    """The group of each process that has not ended."""
+    running = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            stat = Path(f"/proc/{name}/stat").read_text()
-        except OSError:
-            continue
-        state, _, group = stat.rpartition(")")[2].split()[:3]
-        if int(group) == leader and state != "Z":
-            running.append(int(name))
+        with contextlib.suppress(OSError):
+            state, _, group = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
+            running |= {int(name): int(group)} if state != "Z" else {}
     return running

@@ -33,79 +33,75 @@ torch.set_num_threads(1)
 
 # ranks of cp exchange keys and values; torch cuts a sequence into 2·cp pieces
 RING = {"dtype": "bf16", "attention": "flash", "seq_len": 48}
-FULL, BF16, FLASH = {"checkpointing": "full"}, {"dtype": "bf16"}, {"attention": "flash"}
-MASTER = {**BF16, "master": True}
-LOSS = {"loss_parallel": True}
-SEQUENCE = {"sequence_parallel": True, "seq_len": 12}
 # a model, its mesh, the stage of ZeRO (-1: it serves), what else is asked
 Case = tuple[str, str, int, dict[str, Any]]
-CASES: list[Case] = [
-    ("llama", "dp=3,tp=2,pp=2", 3, {"micro_batches": 2}),  # 11 and 53 are cut unevenly
-    ("llama", "dp=2,cp=2", -1, {}),
-    ("qwen3", "dp=3,tp=2", 2, {"optimizer": "sgd-momentum", **BF16}),
-    ("gpt2", "dp=3,tp=4", 0, {}),
-    ("gpt2", "dp=7", 3, {"optimizer": "adagrad"}),
-    ("mixtral", "dp=2,tp=2,ep=4", 3, MASTER),
-    ("deepseek", "dp=4,tp=2,ep=4,pp=2", 3, {}),
-    ("deepseek", "dp=4,ep=2,tp=2", -1, {}),
-    ("llama", "dp=2,tp=2", 3, BF16 | FLASH | FULL),
-    ("weighted input", "dp=2,tp=2,ep=2", 3, BF16 | FLASH),
-    ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "schedule": "gpipe"}),
-    ("llama", "dp=2,cp=3,tp=2", 2, RING),
-    ("deepseek", "cp=2,tp=2", 3, RING),  # values are filled up to the width of keys
-    ("mixtral", "dp=2,cp=2,tp=2,ep=4", 3, RING | FULL | {"master": True}),
-    ("qwen3", "cp=4,pp=2", 1, RING | {"micro_batches": 2}),
-    # encoders, which serve without decoding
-    ("electra", "dp=3,tp=2", 3, {}),  # 7, 29 and 53 are cut unevenly
-    ("bert", "dp=2,tp=2", 2, MASTER),
-    ("modernbert", "dp=2,pp=2", 1, {"micro_batches": 2}),
-    # tokens between the matrices are spread over the ranks of tp
-    ("qwen3", "dp=3,tp=2,pp=2", 2, SEQUENCE | BF16 | FLASH | {"micro_batches": 2}),
-    ("sandwich", "dp=2,tp=2", 0, SEQUENCE | MASTER),
-    ("llama", "dp=2,cp=2,tp=2", 3, SEQUENCE | RING),
-    ("biased", "tp=2,pp=3", 1, SEQUENCE),
-    ("parallel", "dp=2,tp=2", 3, SEQUENCE | FULL),
-    # and each rank keeps its part of the logits: 53 of a vocabulary are cut unevenly
-    ("qwen3", "tp=2", 3, SEQUENCE | LOSS),
-    ("gpt2", "tp=4,pp=2", 1, LOSS | {"micro_batches": 2}),
-    ("mixtral", "dp=2,tp=2,ep=4", 3, LOSS | MASTER),
-    # models whose layers differ
-    ("jamba", "dp=4,ep=4", 2, BF16 | FULL),
-    ("mamba2", "dp=3,pp=2", 3, {"micro_batches": 2, "schedule": "gpipe"}),
-    ("qwen3-next", "dp=4,ep=2", 3, MASTER),
-    ("lfm2", "dp=2,pp=3,ep=2", 1, {"micro_batches": 2}),
-    ("griffin", "dp=3", 3, {}),
-    # of tp a mixer that keeps a state is whole on every rank
-    ("falcon-h1", "dp=2,tp=2", 3, FULL),
-    ("nemotron", "dp=2,tp=2,ep=2", 2, BF16),
-    ("kimi-linear", "tp=2,ep=2", -1, {}),
-    ("lfm2", "dp=2,tp=2,ep=4", 3, BF16),
-    # experts beside the feed-forward of every second layer; the next one adds what they give
-    ("longcat", "dp=2,pp=2,ep=2", 3, {"micro_batches": 2}),
-    ("longcat", "dp=2,tp=2", 3, FULL),
-    # an indexer has no gradient: its parameters are gathered, and nothing of them is summed
-    ("minimax-m3", "dp=2,pp=2,ep=2", 3, {"micro_batches": 2}),
-    ("deepseek-v3.2", "dp=2,tp=2", 2, {}),
-    # blocks that layers share, with the table that the head is tied to
-    ("zamba2", "dp=3", 3, MASTER),
-    ("nemotron", "dp=4,ep=4,pp=2", 3, {}),
-    ("jamba", "dp=2,pp=2,ep=2", -1, {}),
-    ("kimi-linear", "pp=2", -1, {}),
-    ("zamba2", "dp=2", -1, {}),
-]
-EACH = 6  # one in so many always, and all that come now
-FIRST = len(CASES)
-CASES += [
-    # what a ring gives lies head by head, whether queries were rotated or not
-    ("gpt2", "cp=2", 3, RING),
-    ("weighted input", "cp=2", 3, RING | FULL),
-    # five experts on each rank, spread over four copies: two each, one, and none
-    ("ten experts", "dp=8,ep=2", 3, {}),
-    ("latent", "dp=2,tp=2", 3, FULL),
-    # the first block is another kind of block, whatever a norm has
-    ("gpt2 without its first norm", "dp=2", 3, {}),
-    ("llama without its first norm", "dp=2,pp=2", 3, {}),
-]
+SHORT: dict[str, dict[str, Any]] = {
+    **{"ring": RING, "full": {"checkpointing": "full"}, "flash": {"attention": "flash"}},
+    **{"bf16": {"dtype": "bf16"}, "mixed": {"dtype": "bf16", "master": True}},
+    **{"master": {"master": True}, "loss": {"loss_parallel": True}},
+    "sequence": {"sequence_parallel": True, "seq_len": 12},
+    **{"gpipe": {"schedule": "gpipe"}},
+}
+# A model, its mesh, the stage of ZeRO, and what else is asked; `;` or a line's end between two.
+OFTEN = """
+llama dp=3,tp=2,pp=2 3 micro_batches=2  # 11 and 53 are cut unevenly
+llama dp=2,cp=2 -1; qwen3 dp=3,tp=2 2 optimizer=sgd-momentum bf16; gpt2 dp=3,tp=4 0
+gpt2 dp=7 3 optimizer=adagrad; mixtral dp=2,tp=2,ep=4 3 mixed; deepseek dp=4,tp=2,ep=4,pp=2 3
+deepseek dp=4,ep=2,tp=2 -1; llama dp=2,tp=2 3 bf16 flash full
+weighted_input dp=2,tp=2,ep=2 3 bf16 flash; deepseek dp=4,tp=2,ep=4,pp=3 3 micro_batches=4 gpipe
+llama dp=2,cp=3,tp=2 2 ring
+deepseek cp=2,tp=2 3 ring  # values are filled up to the width of keys
+mixtral dp=2,cp=2,tp=2,ep=4 3 ring full master; qwen3 cp=4,pp=2 1 ring micro_batches=2
+# encoders, which serve without decoding; 7, 29 and 53 are cut unevenly
+electra dp=3,tp=2 3; bert dp=2,tp=2 2 mixed; modernbert dp=2,pp=2 1 micro_batches=2
+# tokens between the matrices are spread over the ranks of tp
+qwen3 dp=3,tp=2,pp=2 2 sequence bf16 flash micro_batches=2; sandwich dp=2,tp=2 0 sequence mixed
+llama dp=2,cp=2,tp=2 3 sequence ring; biased tp=2,pp=3 1 sequence
+parallel dp=2,tp=2 3 sequence full
+# and each rank keeps its part of the logits: 53 of a vocabulary are cut unevenly
+qwen3 tp=2 3 sequence loss; gpt2 tp=4,pp=2 1 loss micro_batches=2
+mixtral dp=2,tp=2,ep=4 3 loss mixed
+# models whose layers differ
+jamba dp=4,ep=4 2 bf16 full; mamba2 dp=3,pp=2 3 micro_batches=2 gpipe
+qwen3-next dp=4,ep=2 3 mixed
+lfm2 dp=2,pp=3,ep=2 1 micro_batches=2; griffin dp=3 3
+# of tp a mixer that keeps a state is whole on every rank
+falcon-h1 dp=2,tp=2 3 full; nemotron dp=2,tp=2,ep=2 2 bf16; kimi-linear tp=2,ep=2 -1
+lfm2 dp=2,tp=2,ep=4 3 bf16
+# experts beside the feed-forward of every second layer; the next one adds what they give
+longcat dp=2,pp=2,ep=2 3 micro_batches=2; longcat dp=2,tp=2 3 full
+# an indexer has no gradient: its parameters are gathered, and nothing of them is summed
+minimax-m3 dp=2,pp=2,ep=2 3 micro_batches=2; deepseek-v3.2 dp=2,tp=2 2
+# blocks that layers share, with the table that the head is tied to
+zamba2 dp=3 3 mixed; nemotron dp=4,ep=4,pp=2 3; jamba dp=2,pp=2,ep=2 -1; kimi-linear pp=2 -1
+zamba2 dp=2 -1
+"""
+# one in so many of these always, and all that come now
+EACH = 6
+ALWAYS = """
+# what a ring gives lies head by head, whether queries were rotated or not
+gpt2 cp=2 3 ring; weighted_input cp=2 3 ring full
+# five experts on each rank, spread over four copies: two each, one, and none
+ten_experts dp=8,ep=2 3; latent dp=2,tp=2 3 full
+# the first block is another kind of block, whatever a norm has
+gpt2_without_its_first_norm dp=2 3; llama_without_its_first_norm dp=2,pp=2 3
+"""
+
+
+def cases_of(text: str) -> list[Case]:
+    rows = (row for line in text.splitlines() for row in line.partition("#")[0].split(";"))
+    found = []
+    for name, mesh, zero, *words in (row.split() for row in rows if row.strip()):
+        asked: dict[str, Any] = {}
+        for word in words:
+            key, is_one, value = word.partition("=")
+            asked |= {key: int(value) if value.isdecimal() else value} if is_one else SHORT[key]
+        found.append((name.replace("_", " "), mesh, int(zero), asked))
+    return found
+
+
+CASES = [*cases_of(OFTEN), *cases_of(ALWAYS)]
+FIRST = len(cases_of(OFTEN))
 MODELS = ALL | {
     "biased": SPECS["llama"].replace(
         norm="layernorm", norm_bias=True, q_bias=True, o_bias=True, ffn_bias=True
@@ -196,18 +192,17 @@ def test_stages_keep_as_many_micro_batches_as_their_schedule_says() -> None:
 
 
 def test_what_no_formula_counts_is_said_and_measured() -> None:
-    how: dict[str, Any] = {"train": True, "seq_len": 16, "dtype": "fp32"}
     body = ENCODERS["modernbert"].replace(has_head=False)
     for spec, more, rule in (
         (SPECS["llama"], {"attention": "sdpa"}, "attention has no formula: got 'sdpa'"),
         (body, {}, "without logits there is no loss"),
     ):
-        counted = metacount.shard(spec, "dp=2", formula=True, **how, **more)
-        assert counted.largest.activation_bytes is None
-        assert any(rule in note for note in counted.missing)
-        measured = metacount.shard(spec, "dp=2", **how, **more)
-        assert measured.largest.activation_bytes and not any(rule in n for n in measured.missing)
-        assert measured.largest.gradients == counted.largest.gradients == counted.largest.params
+        how: dict[str, Any] = {"train": True, "seq_len": 16, "dtype": "fp32", **more}
+        found = [metacount.shard(spec, "dp=2", formula=formula, **how) for formula in (True, False)]
+        counted, measured = (each.largest for each in found)
+        assert [any(rule in note for note in each.missing) for each in found] == [True, False]
+        assert counted.activation_bytes is None and measured.activation_bytes
+        assert measured.gradients == counted.gradients == counted.params
 
 
 @one_day_in(6)

@@ -33,118 +33,74 @@ if TYPE_CHECKING:
 
     Found: TypeAlias = Callable[[int], list[dict[str, Any]]]
 
-SEQ = 9
 SECONDS = 300
 CLOSE = 1e-13  # of losses and gradients in float64; counts are equal
 
 
-def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) -> dict[str, Any]:
-    made = parse_mesh(mesh)
-    return {
-        "dtype": "fp64",
-        "optimizer": "adamw",
-        "attention": "eager",
-        "spec": spec,
-        "mesh": mesh,
-        "zero": zero,
-        "seq": SEQ,
-        "micro": micro,
-        "batch": made.dp * micro,
-        "master": False,
-        "checkpointing": "none",
-        "schedule": "1f1b",
-        "sequence": False,
-        "cut_logits": False,
-        "peak": False,
-        **changes,
-    }
+USUAL = {"dtype": "fp64", "optimizer": "adamw", "attention": "eager", "seq": 9, "master": False}
+USUAL |= {"checkpointing": "none", "schedule": "1f1b", "sequence": False, "cut_logits": False}
+USUAL |= {"zero": 3, "micro": 1, "peak": False}
+SHORT: dict[str, dict[str, Any]] = {
+    # context parallelism: in float64 for values, in 16 bits, which its kernel takes, for sizes
+    "ring": {"attention": "flash", "seq": 16},
+    "peak": {"peak": True, "dtype": "bf16"},  # a step of which the most that is alive is asked
+    "full": {"checkpointing": "full"},
+    "flash": {"attention": "flash"},
+}
+# A model, its mesh and what is asked for; `;` or a line's end between two.
+OFTEN = """
+deepseek tp=2; qwen3 dp=2,tp=2 zero=0 micro=2; mixtral tp=2,pp=2,ep=2; falcon-h1 dp=3 zero=2 micro=2
+longcat dp=2,pp=2,ep=2; qwen3 dp=2,tp=2 zero=2 micro=2 sequence cut_logits seq=10
+llama cp=2 ring; llama cp=2 ring dtype=bf16
+qwen3 dp=2 peak master seq=64; falcon-h1 dp=2 peak optimizer=sgd-momentum
+# torch's DistributedDataParallel, and gradients of micro-batches added up
+gpt2 dp=2 peak zero=0 micro=2 optimizer=sgd; qwen3 dp=2 peak micro=3 seq=10
+# experts of which each is chosen as often as another
+mixtral dp=2,ep=2 peak seq=16
+# stages, rings, the other stages of ZeRO, and logits in parts
+qwen3 dp=2,pp=2 peak micro=3 seq=16; deepseek cp=2,tp=2 peak seq=32 flash
+llama dp=2,tp=2 peak zero=1 micro=2 seq=16 cut_logits
+"""
+SELDOM = """
+sinks tp=2 zero=2; sandwich tp=2 micro=2 sequence seq=12; llama tp=2,pp=2 micro=2 sequence seq=10
+modernbert dp=2,tp=2 zero=0 sequence seq=10; mixtral tp=2,ep=2 micro=2 cut_logits
+gpt2 dp=2 zero=1 micro=2; llama tp=2,pp=2 micro=2; deepseek dp=4,tp=2,ep=4
+# with several micro-batches in a pipeline, FSDP2's prefetching gathers a part once more
+mixtral dp=2,tp=2,pp=2,ep=2; qwen3-next dp=2,ep=2 zero=1; falcon-h1 tp=2 zero=2 micro=2
+qwen3-next dp=2,tp=2,ep=2 zero=1; electra dp=2,tp=2 zero=2; zamba2 dp=2 micro=2
+deepseek dp=2,cp=2 ring zero=2; qwen3 dp=2,cp=2 ring zero=1 dtype=bf16
+deepseek cp=2,tp=2 ring dtype=bf16
+llama dp=2,tp=2 peak sequence seq=10; mixtral dp=2 peak
+llama tp=2 peak dtype=fp32 seq=61 optimizer=sgd; gpt2 dp=4 peak; deepseek dp=2,tp=2 peak seq=32
+sandwich dp=2,tp=2 peak seq=64 full; sinks tp=2 peak seq=33; bert dp=2,tp=2 peak dtype=fp32
+jamba dp=4 peak full; mamba2 dp=2 peak zero=2; zamba2 dp=2 peak; gate dp=4 peak zero=2 optimizer=sgd
+modernbert dp=2,tp=2 peak seq=100; llama dp=4 peak master seq=256; mixtral dp=4 peak zero=0 seq=16
+deepseek dp=4,ep=2 peak micro=2 seq=16; mixtral dp=2,tp=2,ep=4 peak seq=16; llama dp=1 peak micro=2
+llama dp=2,tp=2 peak zero=2 micro=2 sequence seq=12; llama pp=2 peak micro=2 seq=16
+gpt2 dp=2,pp=2 peak zero=2 micro=2 seq=16 schedule=gpipe
+llama tp=2,pp=2 peak micro=2 seq=16 sequence cut_logits full; mixtral pp=3 peak micro=4 seq=16
+llama dp=2,cp=2 peak zero=2 seq=32 flash; llama dp=2 peak zero=1 seq=16
+qwen3 dp=2,tp=2 peak zero=0 seq=16; qwen3 dp=2,tp=2 peak sequence cut_logits seq=32
+# the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits
+wide dp=2 optimizer=adam8bit dtype=fp32
+"""
 
 
-def ring(spec: str, mesh: str, zero: int, dtype: str) -> dict[str, Any]:
-    """Context parallelism: in float64 for values, in 16 bits, which its kernel takes, for sizes."""
-    return case(spec, mesh, zero, attention="flash", seq=16, dtype=dtype)
+def cases_of(text: str) -> list[dict[str, Any]]:
+    found = []
+    for row in (row for line in text.splitlines() if line[:1] != "#" for row in line.split(";")):
+        asked: dict[str, Any] = dict(USUAL)
+        for word in row.split()[2:]:
+            name, _, value = word.partition("=")
+            asked |= SHORT.get(name) or {name: int(value) if value.isdecimal() else value or True}
+        for spec, mesh in [row.split()[:2]] if row.strip() else []:
+            batch = parse_mesh(mesh).dp * asked["micro"]
+            found.append({**asked, "spec": spec, "mesh": mesh, "batch": batch})
+    return found
 
 
-def peak(
-    spec: str, mesh: str, zero: int = 3, dtype: str = "bf16", **changes: Any
-) -> dict[str, Any]:
-    """A step of which the most that is alive is asked."""
-    return case(spec, mesh, zero, dtype=dtype, peak=True, **changes)
-
-
-FULL = {"checkpointing": "full"}
-FLASH = {"attention": "flash"}
-CASES = [
-    case("deepseek", "tp=2"),
-    case("qwen3", "dp=2,tp=2", 0, 2),
-    case("mixtral", "tp=2,pp=2,ep=2", 3, 1),
-    case("falcon-h1", "dp=3", 2, 2),
-    case("longcat", "dp=2,pp=2,ep=2"),
-    case("qwen3", "dp=2,tp=2", 2, 2, sequence=True, cut_logits=True, seq=10),
-    ring("llama", "cp=2", 3, "fp64"),
-    ring("llama", "cp=2", 3, "bf16"),
-    peak("qwen3", "dp=2", master=True, seq=64),
-    peak("falcon-h1", "dp=2", optimizer="sgd-momentum"),
-    # torch's DistributedDataParallel, and gradients of micro-batches added up
-    peak("gpt2", "dp=2", 0, micro=2, optimizer="sgd"),
-    peak("qwen3", "dp=2", micro=3, seq=10),
-    # experts of which each is chosen as often as another
-    peak("mixtral", "dp=2,ep=2", seq=16),
-    # stages, rings, the other stages of ZeRO, and logits in parts
-    peak("qwen3", "dp=2,pp=2", micro=3, seq=16),
-    peak("deepseek", "cp=2,tp=2", seq=32, **FLASH),
-    peak("llama", "dp=2,tp=2", 1, micro=2, seq=16, cut_logits=True),
-]
-FIRST = len(CASES)  # of those that only `make release` runs
-CASES += [
-    case("sinks", "tp=2", 2),
-    case("sandwich", "tp=2", 3, 2, sequence=True, seq=12),
-    case("llama", "tp=2,pp=2", 3, 2, sequence=True, seq=10),
-    case("modernbert", "dp=2,tp=2", 0, sequence=True, seq=10),
-    case("mixtral", "tp=2,ep=2", 3, 2, cut_logits=True),
-    case("gpt2", "dp=2", 1, 2),
-    case("llama", "tp=2,pp=2", 3, 2),
-    case("deepseek", "dp=4,tp=2,ep=4"),
-    # with several micro-batches in a pipeline, FSDP2's prefetching gathers a part once more
-    case("mixtral", "dp=2,tp=2,pp=2,ep=2", 3, 1),
-    case("qwen3-next", "dp=2,ep=2", 1),
-    case("falcon-h1", "tp=2", 2, 2),
-    case("qwen3-next", "dp=2,tp=2,ep=2", 1),
-    case("electra", "dp=2,tp=2", 2),
-    case("zamba2", "dp=2", 3, 2),
-    ring("deepseek", "dp=2,cp=2", 2, "fp64"),
-    ring("qwen3", "dp=2,cp=2", 1, "bf16"),
-    ring("deepseek", "cp=2,tp=2", 3, "bf16"),
-    peak("llama", "dp=2,tp=2", sequence=True, seq=10),
-    peak("mixtral", "dp=2"),
-    peak("llama", "tp=2", dtype="fp32", seq=61, optimizer="sgd"),
-    peak("gpt2", "dp=4"),
-    peak("deepseek", "dp=2,tp=2", seq=32),
-    peak("sandwich", "dp=2,tp=2", seq=64, **FULL),
-    peak("sinks", "tp=2", seq=33),
-    peak("bert", "dp=2,tp=2", dtype="fp32"),
-    peak("jamba", "dp=4", **FULL),
-    peak("mamba2", "dp=2", 2),
-    peak("zamba2", "dp=2"),
-    peak("gate", "dp=4", 2, optimizer="sgd"),
-    peak("modernbert", "dp=2,tp=2", seq=100),
-    peak("llama", "dp=4", master=True, seq=256),
-    peak("mixtral", "dp=4", 0, seq=16),
-    peak("deepseek", "dp=4,ep=2", micro=2, seq=16),
-    peak("mixtral", "dp=2,tp=2,ep=4", seq=16),
-    peak("llama", "dp=1", micro=2),
-    peak("llama", "dp=2,tp=2", 2, micro=2, sequence=True, seq=12),
-    peak("llama", "pp=2", micro=2, seq=16),
-    peak("gpt2", "dp=2,pp=2", 2, micro=2, seq=16, schedule="gpipe"),
-    peak("llama", "tp=2,pp=2", micro=2, seq=16, sequence=True, cut_logits=True, **FULL),
-    peak("mixtral", "pp=3", micro=4, seq=16),
-    peak("llama", "dp=2,cp=2", 2, seq=32, **FLASH),
-    peak("llama", "dp=2", 1, seq=16),
-    peak("qwen3", "dp=2,tp=2", 0, seq=16),
-    peak("qwen3", "dp=2,tp=2", sequence=True, cut_logits=True, seq=32),
-    # the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits
-    case("wide", "dp=2", optimizer="adam8bit", dtype="fp32"),
-]
+CASES = [*cases_of(OFTEN), *cases_of(SELDOM)]
+FIRST = len(cases_of(OFTEN))  # of those that only `make release` runs
 needs_torchao = pytest.mark.skipif(
     find_spec("torchao") is None,
     reason="torchao is not installed: pip install 'metacount[adam8bit]'",

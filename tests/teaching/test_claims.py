@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from helpers.changed_claims import changed
-from helpers.command_line import refused
-from helpers.release import daily, one_day_in
+from helpers.command_line import Ask
+from helpers.release import daily
 
 import metacount
-from metacount.cli import main
 from metacount.cli.report import cells
 from metacount.errors import SpecError
 from metacount.teaching.claims import TOPICS, claims, find_claim
@@ -21,24 +18,12 @@ from metacount.teaching.texts import label
 EVERY = tuple(claim.id for claim in claims())
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["claims", *arguments]) == 0
-    return capsys.readouterr().out
-
-
 @daily(3)
 @pytest.mark.parametrize("ids", [(), EVERY], ids=["list", "computations"])
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("width", [80, 100])
-def test_lines_fit(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    width: int,
-    lang: str,
-    ids: tuple[str, ...],
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = run(capsys, *ids, "--lang", lang).splitlines()
+def test_lines_fit(ask: Ask, width: int, lang: str, ids: tuple[str, ...]) -> None:
+    lines = ask.all("claims", *ids, "--lang", lang, width=width)[1].splitlines()
     assert [line for line in lines if cells(line) > width] == []
     if not ids and lang == "en":
         assert [line for line in lines if line.isupper() and not line.startswith(" ")] == [
@@ -48,14 +33,10 @@ def test_lines_fit(
         assert {f"  {id}" for id in EVERY} <= {*lines}
 
 
-def test_a_squared_letter_is_explained_and_a_percent_sign_stays_with_its_number(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    text = run(capsys, "minimax-state")
+def test_a_squared_letter_is_explained_and_a_percent_sign_stays_with_its_number(ask: Ask) -> None:
+    text = ask("claims minimax-state")
     assert "d_l²·h_l" in text and "d_l width of one of its keys and values" in text
-    text = run(capsys, "kimi-linear-cache-75")
-    assert "75 % smaller than with MLA in every layer." in text
+    assert "75 % smaller than with MLA in every layer." in ask("claims kimi-linear-cache-75")
 
 
 ENGLISH = """llama-7b-attention  (attention)
@@ -92,34 +73,29 @@ CHINESE = """block-512-ffn  前馈网络（ffn）
 
 
 def test_one_claim_shows_everything_in_the_language_of_the_terminal_or_the_one_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "82")
-    assert run(capsys, "llama-7b-attention") == ENGLISH
+    assert ask("claims llama-7b-attention", width=82) == ENGLISH
     monkeypatch.setenv("LANG", "zh_CN.UTF-8")
-    monkeypatch.setenv("COLUMNS", "80")
-    assert run(capsys, "block-512-ffn") == CHINESE
-    assert "verdict  right" in run(capsys, "block-512-ffn", "--lang", "en")
+    assert ask("claims block-512-ffn") == CHINESE
+    assert "verdict  right" in ask("claims block-512-ffn --lang en")
     monkeypatch.setenv("LC_ALL", "C")
-    assert run(capsys, "block-512-ffn", "--lang", "zh") == CHINESE
+    assert ask("claims block-512-ffn --lang zh") == CHINESE
 
 
-def test_filters(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "2 statements: 1 conditional, 1 wrong" in run(capsys, "--topic", "embedding")
-    text = run(capsys, "--topic", "embedding", "--verdict", "wrong")
+def test_filters(ask: Ask) -> None:
+    assert "2 statements: 1 conditional, 1 wrong" in ask("claims --topic embedding")
+    text = ask("claims --topic embedding --verdict wrong")
     assert "1 statement: 1 wrong" in text
     assert "llama-7b-head-tied" in text and "bert-base-embedding" not in text
-    none = ("--topic", "embedding", "--verdict", "right")
-    assert run(capsys, *none) == "0 statements\n"
-    assert run(capsys, *none, "--lang", "zh") == "0 条说法\n"
+    for lang, said in (("en", "0 statements\n"), ("zh", "0 条说法\n")):
+        assert ask(f"claims --topic embedding --verdict right --lang {lang}") == said
 
 
-def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")  # other programs get English unless they ask
-    ids = ("bert-base-embedding", "block-512-ffn", "--json")
-    data, told = (json.loads(run(capsys, *ids, *more)) for more in ((), ("--lang", "zh")))
+    ids = "claims bert-base-embedding block-512-ffn"
+    data, told = (ask.json(f"{ids} {more}") for more in ("", "--lang zh"))
     assert [item["id"] for item in data] == ["bert-base-embedding", "block-512-ffn"]
     keys = "id topic statement model claimed verdict correct condition reason computation witness"
     assert {*keys.split(), "lang"} <= {*data[0]} == {*told[0]}
@@ -127,54 +103,36 @@ def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert (told[0]["condition"], told[0]["lang"]) == ("指的是只算词元表", "zh")
     assert (data[1]["claimed"], data[1]["condition"]) == ("2,097,152", None)
     assert data[1]["computation"] == ["2·d·m = 2·512·2048 = 2,097,152"]
-    assert len(json.loads(run(capsys, "--json", "--topic", "norm"))) == 10
+    assert len(json.loads(ask.all("claims --topic norm --json")[1])) == 10
 
 
-def test_only_claims_about_behaviour_say_that_modules_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for id, lang, said in (
-        ("alibi-no-params", "en", "metacount: 1 statement is judged by running modules\n"),
-        ("alibi-no-params", "zh", "metacount: 有 1 条说法通过运行模块判定\n"),
-        ("block-512-ffn", "en", ""),
+def test_only_claims_about_behaviour_say_that_modules_run(ask: Ask) -> None:
+    for line, said in (
+        ("alibi-no-params", "metacount: 1 statement is judged by running modules\n"),
+        ("alibi-no-params --lang zh", "metacount: 有 1 条说法通过运行模块判定\n"),
+        ("block-512-ffn", ""),
     ):
-        assert main(["claims", id, "--lang", lang]) == 0
-        assert capsys.readouterr().err == said
+        code, _, err = ask.all(f"claims {line}")
+        assert (code, err) == (0, said)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["mixtral-totel"], "claim 'mixtral-totel' is not known; did you mean mixtral-total"),
-        (["--topic", "moo"], "moe"),
-        (["--verdict", "wrng"], "wrong"),
-        (["--lang", "de"], "--lang 'de'"),
-    ],
-)
-def test_what_is_not_known_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    assert said in refused(capsys, "claims", *arguments)
+REFUSED = {
+    "mixtral-totel": "claim 'mixtral-totel' is not known; did you mean mixtral-total",
+    "--topic moo": "moe",
+    "--verdict wrng": "wrong",
+    "--lang de": "--lang 'de'",
+}
 
 
-def test_the_python_api() -> None:
+def test_what_is_not_known_is_refused(ask: Ask) -> None:
+    for line, said in REFUSED.items():
+        assert said in ask.refused(f"claims {line}")
     judged = metacount.judge_claim("mixtral-total", lang="zh")
     assert judged.reason.startswith("精确值为 46,702,792,704")
     with pytest.raises(SpecError, match="lang"):
         metacount.judge_claim("mixtral-total", lang="de")
     with pytest.raises(SpecError, match="claim"):
         find_claim("nothing like it")
-
-
-@one_day_in(6)
-def test_numbers_and_formulas_load_no_torch() -> None:
-    program = (
-        "import sys\nfrom metacount.cli import main\n"
-        "assert main(['claims', 'attention-4d2', 'qwen3-235b-active', 'qwen3-dense-formula',"
-        " 'shares-70-25-5']) == 0\n"
-        "assert 'torch' not in sys.modules, 'torch'\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
 
 
 def test_rounding_goes_by_the_printed_digits() -> None:
@@ -194,11 +152,9 @@ def test_rounding_goes_by_the_printed_digits() -> None:
 
 
 def test_a_claim_that_cannot_be_judged_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import metacount.teaching.claims
-
     broken = changed("mixtral-total", claimed="46 apples")
-    monkeypatch.setattr(metacount.teaching.claims, "claims", lambda: (broken,))
-    said = refused(capsys, "claims", "mixtral-total")
+    monkeypatch.setattr("metacount.teaching.claims.claims", lambda: (broken,))
+    said = ask.refused("claims mixtral-total")
     assert "mixtral-total" in said and "46 apples" in said

@@ -6,6 +6,8 @@ and what its output must show. Commands run in this folder; {tmp} is a folder fo
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -38,9 +40,6 @@ class Shown:
         self.run = lru_cache(maxsize=None)(self._run)
 
     def _run(self, command: str) -> tuple[int, str]:
-        import contextlib
-        import io
-
         out = io.StringIO()
         words = [word.format(tmp=self.tmp) for word in shlex.split(command)]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -23,7 +24,6 @@ from metacount.teaching.texts import (
     RIGHT,
     VERDICTS,
     WRONG,
-    Claim,
     Label,
     evaluated,
     label,
@@ -184,24 +184,21 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
             "54.04 %",
         ),
     ),
-    # judged in letters, see test_claims_letters
-    "attention-4d2": (CONDITIONAL, ()),
-    "ffn-gelu-8d2": (CONDITIONAL, ()),
-    "ffn-swiglu-3dm": (RIGHT, ()),
-    "block-gelu-12d2": (CONDITIONAL, ()),
-    "block-swiglu-16d2": (CONDITIONAL, ()),
-    "relu-ffn-bias": (RIGHT, ()),
-    "qwen2-attention": (RIGHT, ()),
-    "mla-cache-dc": (WRONG, ()),
-    "moe-params": (CONDITIONAL, ()),
-    "moe-flops-k3dm": (WRONG, ()),
-    "moe-flops-independent-of-E": (WRONG, ()),
-    "qwen3-dense-others": (WRONG, ()),
-    "qwen3-moe-active-formula": (WRONG, ()),
-    "qwen3-moe-total-formula": (WRONG, ()),
+    # judged in letters: see `TRUTH`
+    **dict.fromkeys(("ffn-swiglu-3dm", "relu-ffn-bias", "qwen2-attention"), (RIGHT, ())),
+    **dict.fromkeys(("attention-4d2", "ffn-gelu-8d2", "block-gelu-12d2"), (CONDITIONAL, ())),
+    **dict.fromkeys(("block-swiglu-16d2", "moe-params"), (CONDITIONAL, ())),
+    **dict.fromkeys(("mla-cache-dc", "moe-flops-k3dm", "qwen3-moe-qk-norm-twice"), (WRONG, ())),
+    **dict.fromkeys(("moe-flops-independent-of-E", "qwen3-dense-others"), (WRONG, ())),
+    **{f"qwen3-moe-{name}-formula": (WRONG, ()) for name in ("active", "total")},
     "qwen3-dense-formula": (RIGHT, ()),
-    "qwen3-moe-qk-norm-twice": (WRONG, ()),
-    # judged by running modules, see test_claims_behaviour
+    # judged by running modules: see `test_behaviour.py`
+    **dict.fromkeys(
+        ("deepnorm", "sandwich-norm", "post-norm", "pre-norm"), (RIGHT, ("as stated",))
+    ),
+    **dict.fromkeys(("sinusoidal-formula", "moe-output-sum"), (RIGHT, ("as stated",))),
+    **dict.fromkeys(("alibi-no-params", "rope-no-params"), (RIGHT, ("0 parameters",))),
+    "swiglu-equation": (RIGHT, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
     "k1-output-unweighted": (WRONG, ("exactly 0",)),
     "unselected-expert-gradient": (RIGHT, ("exactly 0",)),
     "router-gradient": (RIGHT, ("dL/dy · f_e(x)",)),
@@ -211,24 +208,15 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "softmax-only-two-places": (CONDITIONAL, ("attention; router",)),
     "rmsnorm-sum": (WRONG, ("mean of squares",)),
     "layernorm-gamma-beta": (WRONG, ("multiplies by its weight and adds its bias",)),
-    "deepnorm": (RIGHT, ("as stated",)),
-    "sandwich-norm": (RIGHT, ("as stated",)),
     "gelu-erf": (RIGHT, ("erf",)),
-    "alibi-no-params": (RIGHT, ("0 parameters",)),
     "rope-relative": (RIGHT, ("a function of i - j",)),
-    "rope-no-params": (RIGHT, ("0 parameters",)),
     "causal-mask": (RIGHT, ("its own output and all later ones change",)),
     "ffn-position-wise": (RIGHT, ("its own output changes, and no other",)),
     "ffn-gelu-equation": (RIGHT, ("y = W2·GELU(W1·x)",)),
-    "swiglu-equation": (RIGHT, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
     "swiglu-inside-twice": (WRONG, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
     "glu-sigmoid": (RIGHT, ("σ(W1·x + b) ⊙ (W3·x + c)",)),
     "swish-silu": (RIGHT, ("x·σ(x)", "x·σ(0.5·x)")),
     "relu-max": (RIGHT, ("max(0, x)",)),
-    "post-norm": (RIGHT, ("as stated",)),
-    "pre-norm": (RIGHT, ("as stated",)),
-    "sinusoidal-formula": (RIGHT, ("as stated",)),
-    "moe-output-sum": (RIGHT, ("as stated",)),
     "k-experts-get-gradient": (RIGHT, ("k = 1: 1; k = 2: 2;", "k = 6: 6")),
     # 2 FLOPs for each of 3·4096·11008 and of 2·4096·16384 weights
     "swiglu-flops-equal": (RIGHT, (f"SwiGLU {6 * 4096 * 11008:,}", f"GELU {4 * 4096 * 16384:,}")),
@@ -289,17 +277,14 @@ def test_every_verdict_is_explained(id: str) -> None:
         assert [part for part in parts if part not in judged.reason] == []
 
 
-@pytest.mark.parametrize(
-    ("id", "claimed", "verdict"),
-    [
+# A claim, another claimed number or other options of its judge, and the verdict on that.
+OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    *((id, {"claimed": claimed}, verdict) for id, claimed, verdict in (
         ("block-512-attention", "1,048,577", WRONG),
         ("block-512-share", {"FFN": "0.67", "attention": "0.34"}, WRONG),
         ("bert-base-pooler", "0.6M", RIGHT),
-        (
-            "gpt2-medium-total",
-            {"block": "12.58M", "table": "51M", "sum": "354M", "whole": "355M"},
-            WRONG,
-        ),
+        ("gpt2-medium-total", dict(zip(("block", "table", "sum", "whole"),
+         ("12.58M", "51M", "354M", "355M"), strict=True)), WRONG),
         ("unselected-expert-gradient", 1, WRONG),
         ("llama-7b-head-tied", {"without": "6.6B", "with": "6.7B"}, WRONG),
         ("bert-base-embedding", "25M", WRONG),
@@ -319,49 +304,58 @@ def test_every_verdict_is_explained(id: str) -> None:
         ("moe-from-100b", "600M", WRONG),
         # 2.5 % around these: met by some, not by all
         ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
-    ],
-)
-def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str) -> None:
-    judged = judge_claim(changed(id, claimed=claimed))
-    assert judged.verdict == verdict
+    )),
+    ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, WRONG),  # 6.6B, not 6.7B
+    ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
+    ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
+    ("rmsnorm-sum", {"of": "mean"}, RIGHT),
+    ("layernorm-gamma-beta", {"scale": "weight", "shift": "bias"}, RIGHT),
+    ("mixtral-total", {"because": ["n_experts == 9"]}, WRONG),
+    ("swiglu-eight-thirds", {"within": "0.1 %"}, WRONG),
+    # a token that has read 2,046 needs them all, the next one no more than 2,047
+    ("recurrentgemma-cache-bounded", {"from": 2047}, RIGHT),
+    ("recurrentgemma-cache-bounded", {"from": 2046}, WRONG),
+    ("recurrentgemma-cache-bounded", {"set": {"window": 2050}}, WRONG),
+    ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops", "from": 2047}, WRONG),
+    # then the rest alone decides, which is under 5 % in some
+    ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),
+    ("sandwich-norm", {"placement": "post_branch"}, WRONG),
+    ("deepnorm", {"placement": "post"}, WRONG),
+    ("rope-no-params", {"position": "learned"}, WRONG),
+    ("pre-norm", {"placement": "post"}, WRONG),
+    ("pre-norm", {"stated": "post"}, WRONG),
+    ("causal-mask", {"of": "open"}, WRONG),
+    ("causal-mask", {"reaches": "itself"}, WRONG),
+    ("ffn-position-wise", {"of": "model"}, WRONG),
+    ("ffn-gelu-equation", {"activation": "gelu_tanh"}, WRONG),
+    ("swiglu-inside-twice", {"stated": "Swish"}, RIGHT),
+    ("swiglu-equation", {"activation": "gelu"}, WRONG),
+    ("glu-sigmoid", {"activation": "silu"}, WRONG),
+    ("sinusoidal-formula", {"style": "halves"}, WRONG),
+    ("k-experts-get-gradient", {"experts": {"1": 1, "2": 1}}, CONDITIONAL),
+    *((id, {"formula": formula}, verdict) for id, formula, verdict in (
+        # an output gate is as wide as the queries (Qwen3-Next): one matrix more
+        ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", CONDITIONAL),
+        ("ffn-gelu-8d2", "2*d_model*d_ff", RIGHT),
+        ("ffn-gelu-8d2", "2*d_model*d_ff + d_model", WRONG),
+        ("ffn-swiglu-3dm", "2*d_model*d_ff", WRONG),
+        ("ffn-swiglu-3dm", "8*d_model**2", CONDITIONAL),
+        ("relu-ffn-bias", "2*d_model*d_ff", WRONG),
+        ("qwen2-attention", "4*d_model**2", CONDITIONAL),
+        # an indexer keeps keys of its own (DeepSeek-V3.2)
+        ("mla-cache-dc", "n_layers*(kv_lora_rank + qk_rope_head_dim)", CONDITIONAL),
+        ("moe-params", "n_experts*3*d_model*d_ff_expert", WRONG),
+        ("moe-flops-k3dm", "6*top_k*d_model*d_ff_expert + 2*d_model*n_experts", CONDITIONAL),
+        ("qwen3-dense-others", "n_layers*2*d_model + d_model", RIGHT),
+    )),
+]  # fmt: skip
 
 
 @daily(3)
-@pytest.mark.parametrize(
-    ("id", "options", "verdict"),
-    [
-        ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, WRONG),  # 6.6B, not 6.7B
-        ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
-        ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
-        ("rmsnorm-sum", {"of": "mean"}, RIGHT),
-        ("layernorm-gamma-beta", {"scale": "weight", "shift": "bias"}, RIGHT),
-        ("mixtral-total", {"because": ["n_experts == 9"]}, WRONG),
-        ("swiglu-eight-thirds", {"within": "0.1 %"}, WRONG),
-        # a token that has read 2,046 needs them all, the next one no more than 2,047
-        ("recurrentgemma-cache-bounded", {"from": 2047}, RIGHT),
-        ("recurrentgemma-cache-bounded", {"from": 2046}, WRONG),
-        ("recurrentgemma-cache-bounded", {"set": {"window": 2050}}, WRONG),
-        ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops", "from": 2047}, WRONG),
-        # then the rest alone decides, which is under 5 % in some
-        ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),
-        ("sandwich-norm", {"placement": "post_branch"}, WRONG),
-        ("deepnorm", {"placement": "post"}, WRONG),
-        ("rope-no-params", {"position": "learned"}, WRONG),
-        ("pre-norm", {"placement": "post"}, WRONG),
-        ("pre-norm", {"stated": "post"}, WRONG),
-        ("causal-mask", {"of": "open"}, WRONG),
-        ("causal-mask", {"reaches": "itself"}, WRONG),
-        ("ffn-position-wise", {"of": "model"}, WRONG),
-        ("ffn-gelu-equation", {"activation": "gelu_tanh"}, WRONG),
-        ("swiglu-inside-twice", {"stated": "Swish"}, RIGHT),
-        ("swiglu-equation", {"activation": "gelu"}, WRONG),
-        ("glu-sigmoid", {"activation": "silu"}, WRONG),
-        ("sinusoidal-formula", {"style": "halves"}, WRONG),
-        ("k-experts-get-gradient", {"experts": {"1": 1, "2": 1}}, CONDITIONAL),
-    ],
-)
-def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdict: str) -> None:
-    assert judge_claim(with_options(id, **options)).verdict == verdict
+@pytest.mark.parametrize(("id", "values", "verdict"), OTHERS)
+def test_another_claim_gets_another_verdict(id: str, values: Any, verdict: str) -> None:
+    claim = changed(id, **values) if "claimed" in values else with_options(id, **values)
+    assert judge_claim(claim).verdict == verdict
 
 
 @pytest.mark.parametrize("lengths", [(0, 2), (2, 2), (3, 2), (-1, 2)])
@@ -405,18 +399,13 @@ def test_a_claim_about_another_model_is_judged_or_refused_in_one_line(id: str) -
 LABELLED = "count counts shares readings gated_width sum_and_rest tied_head token_cost"
 
 
-def stated_numbers(claim: Claim) -> list[tuple[str | None, str]]:
-    if isinstance(claim.claimed, dict):
-        return list(claim.claimed.items())
-    return [(None, claim.claimed)]
-
-
 @daily(7)
 @pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge in LABELLED.split()])
 def test_every_stated_number_decides(id: str) -> None:
     """Five units of its last digit up or down, a stated number is not right."""
     claim = ALL[id]
-    for name, text in stated_numbers(claim):
+    stated = claim.claimed if isinstance(claim.claimed, dict) else {None: claim.claimed}
+    for name, text in stated.items():
         printed = label(text)
         for steps in (-5, 5):
             other = moved(printed, steps)
@@ -446,13 +435,7 @@ PRIMES = [
 
 def numel(*shapes: tuple[int, ...]) -> int:
     """Values in tensors of these shapes."""
-    total = 0
-    for shape in shapes:
-        n = 1
-        for size in shape:
-            n *= size
-        total += n
-    return total
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def attention(s: dict[str, int]) -> int:
@@ -507,28 +490,6 @@ TRUTH: dict[str, Callable[[dict[str, int]], int]] = {
 def test_the_exact_formula_counts_tensors(id: str, sizes: dict[str, int]) -> None:
     formula = verdict_on(id).correct.replace("·", "*").replace("²", "**2")
     assert evaluated(formula, sizes) == TRUTH[id](sizes)
-
-
-@pytest.mark.parametrize(
-    ("id", "formula", "verdict"),
-    [
-        # an output gate is as wide as the queries (Qwen3-Next): one matrix more
-        ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", CONDITIONAL),
-        ("ffn-gelu-8d2", "2*d_model*d_ff", RIGHT),
-        ("ffn-gelu-8d2", "2*d_model*d_ff + d_model", WRONG),
-        ("ffn-swiglu-3dm", "2*d_model*d_ff", WRONG),
-        ("ffn-swiglu-3dm", "8*d_model**2", CONDITIONAL),
-        ("relu-ffn-bias", "2*d_model*d_ff", WRONG),
-        ("qwen2-attention", "4*d_model**2", CONDITIONAL),
-        # an indexer keeps keys of its own (DeepSeek-V3.2)
-        ("mla-cache-dc", "n_layers*(kv_lora_rank + qk_rope_head_dim)", CONDITIONAL),
-        ("moe-params", "n_experts*3*d_model*d_ff_expert", WRONG),
-        ("moe-flops-k3dm", "6*top_k*d_model*d_ff_expert + 2*d_model*n_experts", CONDITIONAL),
-        ("qwen3-dense-others", "n_layers*2*d_model + d_model", RIGHT),
-    ],
-)
-def test_another_formula_gets_another_verdict(id: str, formula: str, verdict: str) -> None:
-    assert judge_claim(with_options(id, formula=formula)).verdict == verdict
 
 
 def test_a_formula_is_read_strictly() -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.release import daily, one_in
+from helpers.random_models import changed, workloads
+from helpers.release import daily, one_day_in, one_in
 from helpers.steps import Uncovered, all_but, both, compare, differing, without_formula, workload
 from helpers.structures import with_logits
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 import metacount
-from metacount import Setup, SpecError, Workload
+from metacount import InputError, Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, folds
-from metacount.formulas.step import tensors_by_path
+from metacount.formulas.step import Part, chosen_tensors, tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
@@ -71,180 +76,139 @@ PARTS: dict[str, Changes] = {
 }
 
 
-def changes_of(text: str, **common: Any) -> list[Changes]:
-    """Changes of a model: `;` or a line's end between two, `field=value` with a blank between."""
-    found = []
-    for row in text.replace("\n", ";").split(";"):
-        pairs = (pair.partition("=") for pair in row.split())
-        fields = {name: json.loads(value) for name, _, value in pairs}
-        found += [{**common, **fields}] if fields else []
-    return found
-
-
 SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
 LAW = {"weight": 0.1, "step": 4, "shift": 1}
-GROWTH = {"query_growth": {**LAW, "nope_only": False}}
 MLA = {
     **{"attention": "mla", "n_kv_heads": None, "head_dim": None, "v_head_dim": 3},
     **{"q_lora_rank": 9, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2},
 }
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
 EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
-SHARED = {**EXPERTS, "n_shared_experts": 2, "d_ff_shared": 11}
 HEAD = {"head_transform": True, "head_transform_bias": True}
-SHARES = {"n_layers": 5, "activation": "relu2"}  # gate and up are halves of one
-ALONE = {"adapter_rank": None, "attention_adapters": False}
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "relu2", "sigmoid")
-GATES = [{"activation": name, "gated": gated} for name in ACTIVATIONS for gated in (False, True)]
-# of the smallest model, or of one of the catalog, what is another in it
-CHANGED: dict[str, list[Changes]] = {
-    "": [
-        *GATES,
-        *({**EXPERTS, **gate} for gate in GATES),
-        *({**HEAD, **gate} for gate in GATES[1::4]),
-        # feed-forward and norms
-        *changes_of("""
-            swish_beta=1.7; swish_beta=1.7 gated=false; activation="identity"
-            activation="xielu" gated=false
-            activation="clamped_swiglu"; norm="layernorm" norm_bias=true; norm_affine=false
-            norm_unit_offset=true; qk_norm="head"; qk_norm="full"; qk_norm="l2"
-            norm="layernorm" norm_bias=true qk_norm="layernorm"
-            qk_norm="head" norm_unit_offset=true; qk_norm="full" norm_unit_offset=true
-            attention_out_scale=0.5 gate_scale=3.0 ffn_scale=2.0 residual_weight=0.7
-        """),
-        # attention, beside six heads on two of keys and values
-        *changes_of("""
-            n_kv_heads=1; n_kv_heads=6; n_heads=1 n_kv_heads=1; position="none"; position="alibi"
-            position="transformer_xl"; rotary_dim=2; attention_softcap=30.0; attention_sinks=true
-            window=3; window=3 window_kind="chunked"; window=3 position="alibi"
-            window=3 window_pattern="LG" n_layers=2; kind="prefix-decoder"; output_gate=true
-            window=3 window_kind="chunked" window_pattern="LG" n_layers=3 nope_every=2
-            output_gate=true position="none"; output_gate=true qk_norm="head"
-            output_gate=true n_heads=1 n_kv_heads=1
-            output_gate=true n_heads=1 n_kv_heads=1 position="none"
-            q_bias=true k_bias=true v_bias=true o_bias=true
-            value_head_dim=3; value_head_dim=5 n_kv_heads=6; head_gate="sigmoid"
-            head_gate="softplus"; head_gate="softplus" n_heads=1 n_kv_heads=1
-        """),
-        # layers with a window that have other heads
-        *changes_of(
-            """value_head_dim=7 head_gate="softplus"
-            sinks_windowed=true rope_theta_windowed=9.0 rotary_dim_windowed=2""",
-            **{"window": 3, "window_pattern": "LG", "n_layers": 3, "n_heads_windowed": 4},
-            **{"n_kv_heads_windowed": 4, "head_dim_windowed": 6},
-        ),
-        *(T5, {**T5, "window": 3}, GROWTH, {**GROWTH, "output_gate": True, "n_heads": 2}),
-        {"query_growth": {**LAW, "nope_only": True}, "nope_every": 2, "n_layers": 2},
-        MLA,
-        *changes_of(
-            """q_lora_rank=null; v_head_dim=1; v_head_dim=6; v_head_dim=8; n_heads=1
-            attention_softcap=30.0; position="none"; n_layers=3""",
-            **MLA,
-        ),
-        # experts
-        *changes_of(
-            """swish_beta=1.7; activation="identity"; activation="clamped_swiglu"; top_k=1
-            router="softmax_renorm"; router="topk_softmax"; router="sigmoid"; expert_bias=true
-            router="sigmoid_renorm" selection_bias=true routed_scale=2.5; router_bias=true
-            router="sigmoid" selection_bias=true selection_bias_param=true
-            router_scales_input=true; router="sigmoid" router_scales_input=true
-            n_experts=6 n_groups=3 top_groups=2; n_zero_experts=2; n_dense_layers=1 d_ff=17
-            n_experts=6 n_groups=3 top_groups=2 group_score="max" """,
-            **EXPERTS,
-        ),
-        *changes_of(
-            """gated=true; shared_expert_gate=true; router_scales_input=true
-            router="softmax_renorm" activation="clamped_swiglu"
-            expert_bias=true router_bias=true shared_expert_gate=true gated=false activation="gelu"
-            shared_expert_gate=true router="sigmoid" router_scales_input=true
-            shared_expert_gate=true activation="relu" """,
-            **SHARED,
-        ),
-        # what stands before the first block and behind the last
-        *changes_of("""
-            n_token_types=3; position="learned" n_positions=11; position="sinusoidal"
-            position="learned" n_positions=11 n_query_positions=11; embedding_norm=true
-            embedding_norm=true norm="layernorm" norm_bias=true; tie_embeddings=true
-            head_bias=true; logit_softcap=30.0; final_norm=false; first_norm=false
-            embedding_scale=2.0 logit_scale=0.5 residual_scale=1.5
-            first_norm=false n_layers=3; nope_every=2 n_layers=3
-        """),
-        *changes_of(
-            "tie_embeddings=false; embedding_norm=true tie_embeddings=true",
-            **{"kind": "encoder", "d_embedding": 7, **HEAD},
-        ),
-        {**HEAD, "swish_beta": 1.7},
-        # norms elsewhere, and an encoder
-        *(
-            {"norm_placement": placement, "n_layers": 2}
-            for placement in ("sandwich", "post", "parallel", "parallel_two")
-        ),
-        *changes_of(
-            """norm="layernorm" norm_bias=true; norm_affine=false""",
-            **{"norm_placement": "parallel_two", "n_layers": 2},
-        ),
-        {"kind": "encoder-decoder", "n_encoder_layers": 2, "n_layers": 2},
-    ],
-    # mixers; of size 1 no copy is made, for tensors lie as a product wants
-    "lfm2-1.2b": changes_of("conv_kernel=1; short_conv_bias=true"),
-    "recurrentgemma-2b": [
-        *({"lru_activation": name} for name in ("gelu_tanh", "relu", "gelu")),
-        *changes_of("""
-            lru_activation="silu" conv_kernel=1; lru_width=1 n_lru_blocks=1 conv_kernel=1
-            mixer_pattern="RA" ffn_pattern="NF"
-        """),  # a mixer alone in its block is run again but for its last matrix
-    ],
-    "minimax-text-01": changes_of(
-        """n_linear_heads=1; linear_chunk_size=3; mixer_pattern="RA" ffn_pattern="NE" """
-    ),
-    "xlstm-7b": changes_of("""
-        linear_chunk_size=2; n_linear_heads=1 linear_k_head_dim=1
-        linear_chunk_size=3 linear_v_head_dim=1
-    """),
-    "mamba-2.8b": changes_of("d_ssm=1; dt_rank=1 ssm_state_dim=1"),
-    "mamba2-130m": changes_of("n_ssm_groups=3; ssm_dt_max=0.5; ssm_head_dim=1 ssm_chunk_size=2"),
-    "falcon-h1-7b": [{"ssm_scales": SCALES}],
-    "qwen3-next-80b-a3b": changes_of("""
-        n_linear_k_heads=6; n_linear_k_heads=1 n_linear_v_heads=1
-        linear_chunk_size=2 linear_v_head_dim=1
-    """),
-    "kimi-linear-48b-a3b": changes_of("""
-        linear_chunk_size=2; linear_head_dim=1; linear_chunk_size=3 n_linear_heads=1
-    """),
-    # kinds of layers side by side
-    "olmo-hybrid-7b": [
-        *changes_of("""
-            linear_k_head_dim=1; mixer_pattern="RRA" ffn_pattern="NF"; mixer_pattern="RAN"
-            mixer_pattern="RAP" ffn_pattern="FFFNN"
-        """),
-        {**EXPERTS, "n_shared_experts": 1},
-    ],
-    "jamba-1.5-mini": changes_of("""
-        mixer_pattern="RP"; mixer_pattern="RAN" ffn_pattern="NFE"
-        mixer_pattern="NAR" ffn_pattern="EFN"
-    """),
-    "falcon-h1-0.5b": changes_of("""mixer_pattern="PA" ffn_pattern="NFN" """),
-    "llama-7b": changes_of("""mixer_pattern="AAN" ffn_pattern="NFF" """),
-    "mixtral-8x7b": changes_of("""ffn_pattern="ENFEF" d_ff=17"""),
-    "minimax-m3-text": changes_of("""
-        index_pattern="GI"; index_pattern="GII"; index_pattern="I"
-    """),
-    "glm-4.5": [
-        {"norm_placement": placement, "n_mtp_layers": None}
-        for placement in ("post", "deep", "sandwich", "parallel", "parallel_two", "post_branch")
-    ],
-    "deepseek-v3": changes_of("n_dense_layers=2 d_ff_shared=11 n_shared_experts=3"),
-    "deepseek-v2": changes_of("""kind="prefix-decoder" v_head_dim=11; n_heads=1; n_heads=6"""),
-    "bert-base": changes_of("has_head=true"),  # a pooler is not computed again
-    "zamba2-1.2b": [
-        *({**SHARES, **changes} for changes in ({}, ALONE, {"gated": False})),
-        {"n_layers": 5, **ALONE},
-        *(
-            {**SHARES, "activation": name, "gate_scale": 0.5}
-            for name in ("relu", "gelu", "identity")
-        ),
-    ],
+# layers with a window that have other heads
+NEAR = {"window": 3, "window_pattern": "LG", "n_layers": 3, "n_heads_windowed": 4}
+# sizes that are named in the text below by one word
+NAMED: dict[str, Changes] = {
+    **{"T5": T5, "MLA": MLA, "EXPERTS": EXPERTS, "HEAD": HEAD, "SCALES": {"ssm_scales": SCALES}},
+    "SHARED": {**EXPERTS, "n_shared_experts": 2, "d_ff_shared": 11},
+    "GROWTH": {"query_growth": {**LAW, "nope_only": False}},
+    "LATE_GROWTH": {"query_growth": {**LAW, "nope_only": True}},
+    "NEAR": {**NEAR, "n_kv_heads_windowed": 4, "head_dim_windowed": 6},
+    "ENDS": {"kind": "encoder", "d_embedding": 7, **HEAD},
+    "TWO": {"norm_placement": "parallel_two", "n_layers": 2},
+    "SHARES": {"n_layers": 5, "activation": "relu2"},  # gate and up are halves of one
+    "ALONE": {"adapter_rank": None, "attention_adapters": False},
+    "DENSE": {"n_mtp_layers": None},
 }
+# `MODEL: ` where another model begins (of none: the smallest), then changes, `;` or a line's end
+# between two; before `&` what all changes of a line have.
+CHANGES = """
+: swish_beta=1.7; swish_beta=1.7 gated=false; activation=identity; activation=xielu gated=false
+activation=clamped_swiglu; norm=layernorm norm_bias=true; norm_affine=false; norm_unit_offset=true
+qk_norm=head; qk_norm=full; qk_norm=l2; norm=layernorm norm_bias=true qk_norm=layernorm
+qk_norm=head norm_unit_offset=true; qk_norm=full norm_unit_offset=true
+attention_out_scale=0.5 gate_scale=3.0 ffn_scale=2.0 residual_weight=0.7
+# attention, beside six heads on two of keys and values
+n_kv_heads=1; n_kv_heads=6; n_heads=1 n_kv_heads=1; position=none; position=alibi
+position=transformer_xl; rotary_dim=2; attention_softcap=30.0; attention_sinks=true
+window=3; window=3 window_kind=chunked; window=3 position=alibi
+window=3 window_pattern=LG n_layers=2; kind=prefix-decoder; output_gate=true
+window=3 window_kind=chunked window_pattern=LG n_layers=3 nope_every=2
+output_gate=true position=none; output_gate=true qk_norm=head
+output_gate=true n_heads=1 n_kv_heads=1; output_gate=true n_heads=1 n_kv_heads=1 position=none
+q_bias=true k_bias=true v_bias=true o_bias=true
+value_head_dim=3; value_head_dim=5 n_kv_heads=6; head_gate=sigmoid; head_gate=softplus
+head_gate=softplus n_heads=1 n_kv_heads=1; NEAR value_head_dim=7 head_gate=softplus
+NEAR sinks_windowed=true rope_theta_windowed=9.0 rotary_dim_windowed=2; T5; T5 window=3; GROWTH
+GROWTH output_gate=true n_heads=2; LATE_GROWTH nope_every=2 n_layers=2; MLA
+MLA & q_lora_rank=null; v_head_dim=1; v_head_dim=6; v_head_dim=8; n_heads=1; attention_softcap=30.0
+MLA & position=none; n_layers=3
+EXPERTS & swish_beta=1.7; activation=identity; activation=clamped_swiglu; top_k=1
+EXPERTS & router=softmax_renorm; router=topk_softmax; router=sigmoid; expert_bias=true
+EXPERTS & router=sigmoid_renorm selection_bias=true routed_scale=2.5; router_bias=true
+EXPERTS & router=sigmoid selection_bias=true selection_bias_param=true; router_scales_input=true
+EXPERTS & router=sigmoid router_scales_input=true; n_experts=6 n_groups=3 top_groups=2
+EXPERTS & n_zero_experts=2; n_dense_layers=1 d_ff=17
+EXPERTS & n_experts=6 n_groups=3 top_groups=2 group_score=max
+SHARED & gated=true; shared_expert_gate=true; router_scales_input=true
+SHARED & router=softmax_renorm activation=clamped_swiglu
+SHARED & expert_bias=true router_bias=true shared_expert_gate=true gated=false activation=gelu
+SHARED & shared_expert_gate=true router=sigmoid router_scales_input=true
+SHARED & shared_expert_gate=true activation=relu
+# what stands before the first block and behind the last; norms elsewhere, and an encoder
+n_token_types=3; position=learned n_positions=11; position=sinusoidal
+position=learned n_positions=11 n_query_positions=11; embedding_norm=true
+embedding_norm=true norm=layernorm norm_bias=true; tie_embeddings=true; head_bias=true
+logit_softcap=30.0; final_norm=false; first_norm=false
+embedding_scale=2.0 logit_scale=0.5 residual_scale=1.5; first_norm=false n_layers=3
+nope_every=2 n_layers=3
+ENDS & tie_embeddings=false; embedding_norm=true tie_embeddings=true
+HEAD swish_beta=1.7; norm_placement=sandwich n_layers=2; norm_placement=post n_layers=2
+norm_placement=parallel n_layers=2; TWO; TWO norm=layernorm norm_bias=true; TWO norm_affine=false
+kind=encoder-decoder n_encoder_layers=2 n_layers=2
+# mixers; of size 1 no copy is made, for tensors lie as a product wants
+lfm2-1.2b: conv_kernel=1; short_conv_bias=true
+recurrentgemma-2b: lru_activation=gelu_tanh; lru_activation=relu; lru_activation=gelu
+lru_activation=silu conv_kernel=1; lru_width=1 n_lru_blocks=1 conv_kernel=1
+# a mixer alone in its block is run again but for its last matrix
+mixer_pattern=RA ffn_pattern=NF
+minimax-text-01: n_linear_heads=1; linear_chunk_size=3; mixer_pattern=RA ffn_pattern=NE
+xlstm-7b: linear_chunk_size=2; n_linear_heads=1 linear_k_head_dim=1
+linear_chunk_size=3 linear_v_head_dim=1
+mamba-2.8b: d_ssm=1; dt_rank=1 ssm_state_dim=1
+mamba2-130m: n_ssm_groups=3; ssm_dt_max=0.5; ssm_head_dim=1 ssm_chunk_size=2
+falcon-h1-7b: SCALES
+qwen3-next-80b-a3b: n_linear_k_heads=6; n_linear_k_heads=1 n_linear_v_heads=1
+linear_chunk_size=2 linear_v_head_dim=1
+kimi-linear-48b-a3b: linear_chunk_size=2; linear_head_dim=1; linear_chunk_size=3 n_linear_heads=1
+# kinds of layers side by side
+olmo-hybrid-7b: linear_k_head_dim=1; mixer_pattern=RRA ffn_pattern=NF; mixer_pattern=RAN
+mixer_pattern=RAP ffn_pattern=FFFNN; EXPERTS n_shared_experts=1
+jamba-1.5-mini: mixer_pattern=RP; mixer_pattern=RAN ffn_pattern=NFE
+mixer_pattern=NAR ffn_pattern=EFN
+falcon-h1-0.5b: mixer_pattern=PA ffn_pattern=NFN
+llama-7b: mixer_pattern=AAN ffn_pattern=NFF
+mixtral-8x7b: ffn_pattern=ENFEF d_ff=17
+minimax-m3-text: index_pattern=GI; index_pattern=GII; index_pattern=I
+glm-4.5: DENSE & norm_placement=post; norm_placement=deep; norm_placement=sandwich
+DENSE & norm_placement=parallel; norm_placement=parallel_two; norm_placement=post_branch
+deepseek-v3: n_dense_layers=2 d_ff_shared=11 n_shared_experts=3
+deepseek-v2: kind=prefix-decoder v_head_dim=11; n_heads=1; n_heads=6
+# a pooler is not computed again
+bert-base: has_head=true
+zamba2-1.2b: SHARES; SHARES ALONE; SHARES gated=false; n_layers=5 ALONE
+SHARES gate_scale=0.5 & activation=relu; activation=gelu; activation=identity
+"""
+
+
+def fields_of(text: str) -> Changes:
+    """`name=value`, a value in JSON or a word; a name of `NAMED`."""
+    found: Changes = {}
+    for name, is_one, value in (word.partition("=") for word in text.split()):
+        plain = re.fullmatch(r"null|true|false|-?[\d.]+", value)
+        found |= {name: json.loads(value) if plain else value} if is_one else NAMED[name]
+    return found
+
+
+def changed_models() -> dict[str, list[Changes]]:
+    """Of the smallest model, or of one of the catalog, what is another in it."""
+    names = ("relu", "gelu", "gelu_tanh", "silu", "relu2", "sigmoid")
+    gates = [{"activation": name, "gated": gated} for name in names for gated in (False, True)]
+    found: dict[str, list[Changes]] = {"": [*gates, *({**EXPERTS, **gate} for gate in gates)]}
+    found[""] += [{**HEAD, **gate} for gate in gates[1::4]]
+    model = ""
+    for line in CHANGES.strip().splitlines():
+        if line.startswith("#"):
+            continue
+        named, is_new, rest = line.rpartition(": ")
+        model = named if is_new else model
+        common, _, rows = rest.rpartition(" & ")
+        found.setdefault(model, [])
+        found[model] += [{**fields_of(common), **fields_of(row)} for row in rows.split(";")]
+    return found
+
+
+CHANGED = changed_models()
 
 
 def model_of(name: str, changes: Changes) -> ModelSpec:
@@ -530,3 +494,60 @@ def test_a_planted_error_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
     assert differing(counted, found) == {}
     monkeypatch.setattr(owner, name, wrong)
     assert differing(count_step(small(model), work, setup), found)
+
+
+# ---- models and setups drawn at random
+
+
+NAMES = ["embed_tokens", "lm_head", "q_proj", "k_proj", "o_proj", "down_proj", "up_proj"]
+NAMES += ["input_layernorm", "norm", "self_attn", "mlp", "layers.0", "mixer", "experts", "gate"]
+
+
+def part_of(spec: ModelSpec, chance: random.Random) -> dict[str, Any]:
+    """What is trained: all, adapters of some layers, one tensor to four, or all but some names."""
+    kind, paths = chance.choice(("all", "adapters", "few", "most")), sorted(tensors_by_path(spec))
+    if kind == "few":
+        some = set(chance.sample(paths, chance.randint(1, min(4, len(paths)))))
+        return {"freeze": tuple(path for path in paths if path not in some)}
+    if kind == "most":
+        return {"freeze": tuple(chance.sample(NAMES, chance.randint(1, 3)))}
+    if kind == "all":
+        return {}
+    linear = chosen_tensors(spec, Part(rank=1, targets=("all-linear",))).stored
+    names = ["all-linear", *{path.split(".")[-2] for path in linear if path.endswith("lora_a")}]
+    targets = tuple(chance.sample(sorted(names), min(len(names), chance.randint(1, 4))))
+    freeze = chance.choice(((), ("lora_a",), ("layers.0",)))
+    return {"lora_rank": chance.randint(1, 4), "lora_targets": targets, "freeze": freeze}
+
+
+def setup_of(spec: ModelSpec, dtype: str, chance: random.Random) -> Setup:
+    optimizers = ("adamw", "sgd", "sgd-momentum", "adagrad", "adafactor", "muon", "adam8bit")
+    how: dict[str, Any] = {
+        "optimizer": chance.choice(optimizers),
+        "attention": chance.choice(("eager", "sdpa", "flash")),
+        "checkpointing": chance.choice(("none", "selective", "full")),
+        "loss": chance.choice(("full", "full", "chunked")),
+        "loss_chunks": chance.randint(1, 5),
+        "foreach": chance.random() < 0.5,
+    }
+    if dtype in ("bf16", "fp16") and chance.random() < 0.5:
+        how |= {"master_weights": True, "grad_dtype": chance.choice((None, "fp32"))}
+    return Setup(**how, **part_of(spec, chance))
+
+
+@one_day_in(3)  # half a second an example
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.randoms(use_true_random=False))
+def test_any_structure(data: st.DataObject, chance: random.Random) -> None:
+    """Its figures, None where it has no formula, and those by role are what is measured."""
+    spec = data.draw(changed(tuple(with_logits().values())))
+    try:
+        work = data.draw(workloads(spec, "bf16", "fp16", "fp32"))
+        setup = setup_of(spec, work.dtype, chance)
+        step = metacount.train(spec, work, setup)
+    except (SpecError, InputError):
+        assume(False)
+    assert {k: n for k, n in step.formula.items() if n not in (None, getattr(step, k))} == {}
+    for name, said in vars(count_step(spec, work, setup)).items():
+        if name.endswith("_by_role") and said is not None:
+            assert said == getattr(step, name), name

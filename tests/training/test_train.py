@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.command_line import refused, run, run_json
+from helpers.command_line import Ask
 from helpers.miniatures import TINY, miniature
 from helpers.release import daily, one_day_in
 from torch import Tensor, nn
@@ -64,14 +64,11 @@ def test_kept_bytes_by_hand(plain: Training) -> None:
     assert kept["PowBackward0"] == 7 * 4 * TOKENS * 13
     assert plain.logits_bytes == 2 * TOKENS * 101
     assert plain.logits_float32_bytes == 4 * TOKENS * 101
-
-
-def test_flash_keeps_what_the_kernel_keeps() -> None:
-    kept = trained(attention="flash").activation_bytes_by_operator
+    flash = trained(attention="flash").activation_bytes_by_operator
     # q and out of 6 heads, k and v of 2, 4 wide; a float32 for each query; the state of a generator
     each = 2 * (2 * 2 * 6 * 11 * 4 + 2 * 2 * 2 * 11 * 4) + 4 * 2 * 6 * 11 + 16 + 8
     # the kernel's result is kept by the projection that follows, too: the first keeper is told
-    assert kept["ScaledDotProductFlashAttentionBackward0"] == 3 * each
+    assert flash["ScaledDotProductFlashAttentionBackward0"] == 3 * each
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "t5-base"])
@@ -206,25 +203,22 @@ def small(name: str) -> ModelSpec:
     return miniature(catalog.entry(name).spec())
 
 
-@daily(3)
-@pytest.mark.parametrize(
-    "more",
-    [
-        "",
-        "--attention flash --checkpointing full --optimizer muon",
-        "--master-weights --grad-dtype fp32 --loss chunked --foreach",
-        "--lora-rank 4",
-        "--freeze embed_tokens,decoder.layers.0.mlp",
-    ],
+WAYS = (
+    "",
+    "--attention flash --checkpointing full --optimizer muon",
+    "--master-weights --grad-dtype fp32 --loss chunked --foreach",
+    "--lora-rank 4",
+    "--freeze embed_tokens,decoder.layers.0.mlp",
 )
-def test_the_command_counts_what_it_measures(
-    capsys: pytest.CaptureFixture[str], eighty_columns: None, more: str
-) -> None:
-    line = ("train", "gpt2", "--set", "n_layers=2", "--seq", "32", *more.split())
-    measured, counted = run_json(capsys, *line), run_json(capsys, *line, "--formula")
-    text = run(capsys, *line, "--formula")
-    assert counted["source"] == "formula"
-    assert "one training step, by formulas\n" in text
+
+
+@daily(3)
+@pytest.mark.parametrize("more", WAYS)
+def test_the_command_counts_what_it_measures(ask: Ask, more: str) -> None:
+    line = f"train gpt2 --set n_layers=2 --seq 32 {more}"
+    measured, counted = ask.json(line), ask.json(f"{line} --formula")
+    text = ask(f"{line} --formula")
+    assert counted["source"] == "formula" and "one training step, by formulas\n" in text
     assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
     for key in ("model", "name", "workload", "setup", "trainable_params", "params"):
         assert counted[key] == measured[key], key
@@ -234,19 +228,17 @@ def test_the_command_counts_what_it_measures(
             continue
         assert counted[key] == measured[key], key
         if counted[key] and isinstance(counted[key], int):
-            assert f"{key} " in text
-            assert f" {counted[key]:,} " in text
+            assert f"{key} " in text and f" {counted[key]:,} " in text
     # what is not counted is told, and is no zero
     part, uncovered = "lora" in more or "freeze" in more, counted["uncovered"]
-    assert {*OVER_TIME} <= uncovered.keys()
-    assert not {*OVER_TIME} & counted.keys()
+    assert {*OVER_TIME} <= uncovered.keys() and not {*OVER_TIME} & counted.keys()
     assert ("activation_bytes" in uncovered) == ("chunked" in more)
     assert ("optimizer_matmul_flops" in uncovered) == ("muon" in more)
     assert ("activation_bytes_of_block" in uncovered) == part
     told = " ".join(text.partition("\nno formula")[2].split())
     assert all(name in told and why in told for name, why in uncovered.items())
     equal = "formula  equal: param_bytes, gradient_bytes, optimizer_bytes, activation_bytes,"
-    assert (equal in run(capsys, *line)) == ("chunked" not in more)
+    assert (equal in ask(line)) == ("chunked" not in more)
 
 
 def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,12 +252,11 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
 
 
 @one_day_in(6)
-def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_implementation_is_not_compared(ask: Ask) -> None:
     assert "formula" not in str(metacount.train(nn.Linear(3, 5), input_size=(2, 3)))
-    line = ("train", "type:gpt2", "--seq", "5")
-    theirs = run_json(capsys, *line)
+    theirs, ours = (ask.json(f"train type:gpt2 --seq 5 {more}") for more in ("", "--reference"))
     assert (theirs["source"], theirs["formula"], theirs["uncovered"]) == ("transformers", {}, {})
-    ours = run_json(capsys, *line, "--reference")
+    assert theirs["versions"]["transformers"]
     assert ours["formula"]["activation_bytes"] == ours["activation_bytes"]
     # a reference module in hand has its spec, as long as nobody changes it
     module = build(SPEC, dtype="bf16")
@@ -278,29 +269,27 @@ def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[st
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("asked", "line"),
-    [
-        ("", "MODEL is missing"),
-        ("gpt2 --optimizer x", "optimizer is unknown"),
-        ("gpt2 --lora-rank 0", "lora_rank"),
-        ("gpt2 --dtype fp8", "dtype is not one that a module is trained in: got 'fp8'"),
-        ("gpt2 --dtype fp32 --master-weights", "master_weights is for 16-bit parameters"),
-        ("gpt2 --grad-dtype fp32", "grad_dtype must be that of the parameters (bf16)"),
-        ("gpt2 --input 2,3", "--input is for FILE.py:NAME"),
-        ("gpt2 --lora-rank 2 --lora-targets q_prj", "lora_targets"),
-        ("gpt2 --lora-rank 2 --freeze lora_a,lora_b", "nothing"),
-        ("llama4-scout --formula", "has no spec, so there is no formula"),
-        ("gpt2 --freeze lm_head,decoder --formula", "freeze leaves nothing to train"),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    capsys: pytest.CaptureFixture[str], asked: str, line: str
-) -> None:
-    ways = ((), ("--formula",)) if "--formula" not in asked and asked else ((),)
-    for way in ways:
-        small_ones = ("--set", "n_layers=1", "--seq", "5") if asked.startswith("gpt2") else ()
-        assert line in refused(capsys, "train", *asked.split(), *small_ones, *way)
+REFUSED = {
+    "": "MODEL is missing",
+    "gpt2 --optimizer x": "optimizer is unknown",
+    "gpt2 --lora-rank 0": "lora_rank",
+    "gpt2 --dtype fp8": "dtype is not one that a module is trained in: got 'fp8'",
+    "gpt2 --dtype fp32 --master-weights": "master_weights is for 16-bit parameters",
+    "gpt2 --grad-dtype fp32": "grad_dtype must be that of the parameters (bf16)",
+    "gpt2 --input 2,3": "--input is for FILE.py:NAME",
+    "gpt2 --lora-rank 2 --lora-targets q_prj": "lora_targets",
+    "gpt2 --lora-rank 2 --freeze lora_a,lora_b": "nothing",
+    "llama4-scout --formula": "has no spec, so there is no formula",
+    "gpt2 --freeze lm_head,decoder --formula": "freeze leaves nothing to train",
+    "type:gemma2 --seq 8 --attention sdpa": "choose eager",
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_cannot_be_is_one_line(ask: Ask, asked: str) -> None:
+    few = "--set n_layers=1 --seq 5" if asked.startswith("gpt2") else ""
+    for way in ("", "--formula")[: 2 if few and "--formula" not in asked else 1]:
+        assert REFUSED[asked] in ask.refused(f"train {asked} {few} {way}")
 
 
 @pytest.mark.parametrize(
