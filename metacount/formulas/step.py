@@ -745,7 +745,9 @@ def check_alike(spec: ModelSpec) -> None:
     for name, plain in ALIKE.items():
         value = getattr(spec, name)
         # a pattern may be longer
-        of_one = name.endswith("_pattern") and {*value} == {*str(plain[0])}
+        of_one = (
+            isinstance(value, str) and name.endswith("_pattern") and {*value} == {*str(plain[0])}
+        )
         if not of_one and value not in plain:
             raise SpecError(name, "has no formula for training", value, REMEDY)
 
