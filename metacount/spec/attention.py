@@ -202,7 +202,7 @@ class Heads(HeadCount):
 
 
 @part
-class Attention(Heads, HeadWidth):
+class Attention(HeadWidth, Heads):
     """Queries in groups, each with a key/value head: multi-head, multi-query and between."""
 
     word = "gqa"
@@ -267,7 +267,7 @@ class Attention(Heads, HeadWidth):
 
 
 @part
-class LatentAttention(Heads, QueryLatent):
+class LatentAttention(QueryLatent, Heads):
     """DeepSeek-V2's attention; `q_lora_rank` None: queries are not compressed."""
 
     word = "mla"
@@ -298,7 +298,7 @@ class LatentAttention(Heads, QueryLatent):
 
 
 @part
-class CompressedAttention(HeadCount, HeadWidth, QueryLatent):
+class CompressedAttention(QueryLatent, HeadWidth, HeadCount):
     """DeepSeek-V4's: one key a token, which is its value, in a window, and entries of many tokens.
 
     By `pattern` a layer has a window alone, or reads entries of `sparse_ratio` tokens too, of which
