@@ -64,18 +64,26 @@ SETTINGS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Callable
     "inference mode": (torch.inference_mode, torch.is_inference_mode_enabled),
     "no_grad": (torch.no_grad, torch.is_grad_enabled),
     "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
-    "autocast": (lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-                 lambda: torch.is_autocast_enabled("cpu")),
-    "deterministic": (lambda: switched(torch.use_deterministic_algorithms, True, False),
-                      torch.are_deterministic_algorithms_enabled),
-    "default dtype": (lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
-                      torch.get_default_dtype),
-    "default device": (lambda: switched(torch.set_default_device, "meta", None),
-                       lambda: torch.ones(2).device),
+    "autocast": (
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.is_autocast_enabled("cpu"),
+    ),
+    "deterministic": (
+        lambda: switched(torch.use_deterministic_algorithms, True, False),
+        torch.are_deterministic_algorithms_enabled,
+    ),
+    "default dtype": (
+        lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
+        torch.get_default_dtype,
+    ),
+    "default device": (
+        lambda: switched(torch.set_default_device, "meta", None),
+        lambda: torch.ones(2).device,
+    ),
     "fake tensors": (FakeTensorMode, lambda: type(torch.ones(2))),
     "flops": (lambda: FlopCounterMode(display=False), int),
     "saved tensors": (lambda: torch.autograd.graph.save_on_cpu(), int),
-}  # fmt: skip
+}
 
 
 ALL = "all of them"

@@ -120,15 +120,19 @@ CHANGED: list[tuple[dict[str, str], str, str]] = [
     ({"modules/ffn": "from metacount.formulas import ffn"}, "modules.ffn", ""),
     ({"modules/ffn": "import metacount as m\nm.count"}, "modules.ffn", "U"),
     ({"modules/ffn": "def late():\n    from ..formulas import ffn"}, "modules.ffn", ""),
-    ({  # through a file that nobody suspects
-        "units": "from .textbook import count",
-        "huggingface/module/witness": "from ... import units",
-    }, "huggingface.module.witness", "U"),
+    (
+        {  # through a file that nobody suspects
+            "units": "from .textbook import count",
+            "huggingface/module/witness": "from ... import units",
+        },
+        "huggingface.module.witness",
+        "U",
+    ),
     ({"formulas/ffn": "def f():\n    import torch.nn"}, "textbook.count", ""),
     ({"modules/ffn": LOAD}, "modules.ffn", "UC"),
     ({"new_file": ""}, "", "U"),
     ({"formulas/ffn": "def f():\n    from metacount.textbook import count"}, "", "UC"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changed", "breach", "seen"), CHANGED)

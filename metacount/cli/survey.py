@@ -273,11 +273,27 @@ def _built(
 
 
 # Encoder types whose causal-LM class keeps a cache only if its config says so.
-IS_DECODER = frozenset((
-    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
-    "megatron-bert", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert",
-    "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"
-))  # fmt: skip
+IS_DECODER = frozenset(
+    (
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+        "reformer",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    )
+)
 
 
 def _line(error: Exception) -> str:

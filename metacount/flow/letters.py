@@ -246,11 +246,20 @@ EVEN = ("head_dim", "head_dim_windowed", "qk_rope_head_dim", "rotary_dim", "rota
 RUNS = 2  # beside the one that is shown
 
 # Which blocks are of which kind: what is run must stay the same.
-STRUCTURE = frozenset((
-    *OF_LAYERS, *OF_LISTS, "position_offset", "max_distance",
-    # how many blocks there are, and are chosen, is told as it is
-    "index_block_len", "index_top_blocks", "index_local_blocks", "sparse_ratio", "heavy_ratio",
-))  # fmt: skip
+STRUCTURE = frozenset(
+    (
+        *OF_LAYERS,
+        *OF_LISTS,
+        "position_offset",
+        "max_distance",
+        # how many blocks there are, and are chosen, is told as it is
+        "index_block_len",
+        "index_top_blocks",
+        "index_local_blocks",
+        "sparse_ratio",
+        "heavy_ratio",
+    )
+)
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
 SMALL = {
     "top_k": (5, 7),

@@ -72,15 +72,25 @@ DIFFERS = {
 
 # Which of our two active counts a published active label means, at its last digit.
 ACTIVE = {
-    "qwen3-235b-a22b": {"all", "no_embed"}, "qwen3-30b-a3b": set(), "mixtral-8x7b": {"all"},
-    "deepseek-moe-16b": {"all"}, "deepseek-v2": {"all", "no_embed"}, "deepseek-v3": {"no_embed"},
-    "gpt-oss-20b": {"no_embed"}, "glm-4.5": set(), "llama4-scout-text": {"all"},
-    "phi3.5-moe": {"all"}, "jamba-1.5-mini": {"all", "no_embed"},
-    "jamba-1.5-large": {"all", "no_embed"}, "granite-4.0-h-small": {"all", "no_embed"},
-    "nemotron-3-nano-30b-a3b": {"no_embed"}, "deepseek-v3.2": {"no_embed"}, "lfm2-8b-a1b": set(),
+    "qwen3-235b-a22b": {"all", "no_embed"},
+    "qwen3-30b-a3b": set(),
+    "mixtral-8x7b": {"all"},
+    "deepseek-moe-16b": {"all"},
+    "deepseek-v2": {"all", "no_embed"},
+    "deepseek-v3": {"no_embed"},
+    "gpt-oss-20b": {"no_embed"},
+    "glm-4.5": set(),
+    "llama4-scout-text": {"all"},
+    "phi3.5-moe": {"all"},
+    "jamba-1.5-mini": {"all", "no_embed"},
+    "jamba-1.5-large": {"all", "no_embed"},
+    "granite-4.0-h-small": {"all", "no_embed"},
+    "nemotron-3-nano-30b-a3b": {"no_embed"},
+    "deepseek-v3.2": {"no_embed"},
+    "lfm2-8b-a1b": set(),
     "longcat-flash": set(),  # cut off
     "minimax-m3-text": set(),  # likewise, without embedding and head
-}  # fmt: skip
+}
 
 
 BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]

@@ -34,8 +34,10 @@ def test_verify_exits_1_when_witnesses_differ(
     ours = TINY_PARAMS - 3 * 663
     gap = f"params: formula - reference = {ours:,} - {TINY_PARAMS:,} = -{3 * 663:,}"
     assert (code, data["agree"], data["differences"][0]) == (1, False, gap)
-    for width, said in ((100, f"params {ours:,} {TINY_PARAMS:,} differ"),
-                        (44, f"params {ours:,} formula {TINY_PARAMS:,} reference")):  # fmt: skip
+    for width, said in (
+        (100, f"params {ours:,} {TINY_PARAMS:,} differ"),
+        (44, f"params {ours:,} formula {TINY_PARAMS:,} reference"),
+    ):
         text = " ".join(ask.all(f"verify {tiny} --seq 7", width=width)[1].split())
         assert said in text and f"DISAGREE {gap}" in text
     text = " ".join(ask.all(f"verify {tiny} textbook-block --seq 7", width=100)[1].split())

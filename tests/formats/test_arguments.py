@@ -125,9 +125,16 @@ def without(data: dict[str, Any], name: str) -> dict[str, Any]:
 NANO_RUN = "init_from = {!r}\nbatch_size = 8\n"
 # both routers weigh the chosen two alike; nanoGPT's GELU is the exact one
 ALIKE: list[tuple[str | dict[str, Any], str, set[str]]] = [
-    *((text, name, set()) for text, name in (
-        (GPT3, "gpt3-175b"), (MT_NLG, "mt-nlg-530b"), (LLAMA3_8B, "llama3-8b"),
-        (MIXTRAL, "mixtral-8x7b"), (QWEN3, "qwen3-0.6b"))),
+    *(
+        (text, name, set())
+        for text, name in (
+            (GPT3, "gpt3-175b"),
+            (MT_NLG, "mt-nlg-530b"),
+            (LLAMA3_8B, "llama3-8b"),
+            (MIXTRAL, "mixtral-8x7b"),
+            (QWEN3, "qwen3-0.6b"),
+        )
+    ),
     *((NANO_RUN.format(name), name, {"activation"}) for name in ("gpt2", "gpt2-xl")),
     (NANO, "gpt2", {"activation"}),
     (LLAMA_7B, "llama-7b", set()),
@@ -136,7 +143,7 @@ ALIKE: list[tuple[str | dict[str, Any], str, set[str]]] = [
     (LLAMA31_405B, "llama3.1-405b", set()),
     ({**MISTRAL, "sliding_window": 4096}, "mistral-7b", set()),
     (MOE, "mixtral-8x7b", {"router"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "name", "differ"), ALIKE)
@@ -158,33 +165,73 @@ ROUTING = (
 )
 # what Megatron takes where nothing is said, and what its options say
 FIELDS: list[tuple[str, dict[str, Any]]] = [
-    (SMALL, {"vocab_size": 128, "d_ff": 560, "head_dim": 28, "activation": "gelu_tanh",
-             "norm": "layernorm", "position": "learned", "tie_embeddings": True, "q_bias": True,
-             "ffn_bias": True}),
+    (
+        SMALL,
+        {
+            "vocab_size": 128,
+            "d_ff": 560,
+            "head_dim": 28,
+            "activation": "gelu_tanh",
+            "norm": "layernorm",
+            "position": "learned",
+            "tie_embeddings": True,
+            "q_bias": True,
+            "ffn_bias": True,
+        },
+    ),
     # 101 in multiples of 7·3 = 21: 105; two thirds of 4·140 = 373, in 64s: 320
-    (SMALL + " --make-vocab-size-divisible-by 7 --swiglu --tensor-model-parallel-size 3"
-     " --add-qkv-bias --disable-bias-linear",
-     {"vocab_size": 105, "d_ff": 320, "gated": True, "q_bias": True, "o_bias": False,
-      "ffn_bias": False}),
+    (
+        SMALL + " --make-vocab-size-divisible-by 7 --swiglu --tensor-model-parallel-size 3"
+        " --add-qkv-bias --disable-bias-linear",
+        {
+            "vocab_size": 105,
+            "d_ff": 320,
+            "gated": True,
+            "q_bias": True,
+            "o_bias": False,
+            "ffn_bias": False,
+        },
+    ),
     (SMALL + " --no-bias-gelu-fusion", {"activation": "gelu"}),
     (SMALL + " --squared-relu", {"activation": "relu2"}),
     (SMALL + " --quick-geglu", {"swish_beta": 1.702}),  # x·sigmoid(1.702·x)
     (SMALL + " --padded-vocab-size 103", {"vocab_size": 103}),
     (SMALL + " --group-query-attention", {"n_kv_heads": 1}),  # --num-query-groups of 1
     (EXPERTS, {"d_ff": None}),
-    (EXPERTS + " --moe-layer-freq ([0]*2+[1]*30)",
-     {"n_dense_layers": 2, "d_ff": 11008, "d_ff_expert": 7}),
-    (EXPERTS + ROUTING, {"router": "sigmoid_renorm", "n_groups": 6, "top_groups": 2,
-                         "group_score": "top2_sum", "selection_bias": True, "routed_scale": 2.5,
-                         "d_ff_shared": 11, "shared_expert_gate": True}),
+    (
+        EXPERTS + " --moe-layer-freq ([0]*2+[1]*30)",
+        {"n_dense_layers": 2, "d_ff": 11008, "d_ff_expert": 7},
+    ),
+    (
+        EXPERTS + ROUTING,
+        {
+            "router": "sigmoid_renorm",
+            "n_groups": 6,
+            "top_groups": 2,
+            "group_score": "top2_sum",
+            "selection_bias": True,
+            "routed_scale": 2.5,
+            "d_ff_shared": 11,
+            "shared_expert_gate": True,
+        },
+    ),
     (EXPERTS + " --moe-router-pre-softmax", {"router": "softmax"}),
-    (LLAMA + " --rotary-percent 0.5 --rotary-interleaved --use-rope-scaling --apply-layernorm-1p",
-     {"rotary_dim": 64, "rope_style": "interleaved", "norm_unit_offset": True,
-      "rope_scaling": ("llama3", 8.0)}),
+    (
+        LLAMA
+        + " --rotary-percent 0.5 --rotary-interleaved --use-rope-scaling --apply-layernorm-1p",
+        {
+            "rotary_dim": 64,
+            "rope_style": "interleaved",
+            "norm_unit_offset": True,
+            "rope_scaling": ("llama3", 8.0),
+        },
+    ),
     (LLAMA + " --rotary-seq-len-interpolation-factor 4", {"rope_scaling": ("linear", 4.0)}),
-    (MT_NLG + " --position-embedding-type none --qk-layernorm",
-     {"position": "none", "qk_norm": "layernorm"}),
-]  # fmt: skip
+    (
+        MT_NLG + " --position-embedding-type none --qk-layernorm",
+        {"position": "none", "qk_norm": "layernorm"},
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "fields"), FIELDS)
@@ -236,7 +283,8 @@ def test_what_a_params_json_takes_for_granted_is_said() -> None:
 
 
 WRONG: dict[str, list[tuple[Any, str]]] = {
-    "pretrain.sh": [(LLAMA + " --window-size (127,0)", "--window-size"),
+    "pretrain.sh": [
+        (LLAMA + " --window-size (127,0)", "--window-size"),
         (LLAMA + " --mtp-num-layers 1", "--mtp-num-layers"),
         (LLAMA + " --num-layer 3", "did you mean --num-layers"),
         (LLAMA.replace("32000", ""), "--vocab-size needs a value"),
@@ -253,17 +301,29 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (LLAMA.replace("4096 --num", "4097 --num"), "--num-attention-heads"),
         (LLAMA.replace("heads 32", "heads " + "9" * 50), "--num-attention-heads must be a whole"),
         ("echo hello", "has none of --num-layers, --hidden-size"),
-        ("ARGS='--num-layers 3", "no closing quotation"), ("x " * 200_000, "has 400000 characters"),
-        ("", "")],
-    "config.py": [("n_layers = 5", "n_layers"), ("n_layer = 5\nif True:\n    n_layer = 6\n", ""),
-        ("n_layer, n_head = 5, 5", ""), ("n_layer = int('5')", "n_layer: "),
-        ("n_embd = 9**9**9**9", "2000"), ("n_layer = 2.5", "n_layer"), ("bias = 1", "bias"),
-        ("n_embd = 70", "n_head"), ("init_from = 'resume'", "init_from"),
+        ("ARGS='--num-layers 3", "no closing quotation"),
+        ("x " * 200_000, "has 400000 characters"),
+        ("", ""),
+    ],
+    "config.py": [
+        ("n_layers = 5", "n_layers"),
+        ("n_layer = 5\nif True:\n    n_layer = 6\n", ""),
+        ("n_layer, n_head = 5, 5", ""),
+        ("n_layer = int('5')", "n_layer: "),
+        ("n_embd = 9**9**9**9", "2000"),
+        ("n_layer = 2.5", "n_layer"),
+        ("bias = 1", "bias"),
+        ("n_embd = 70", "n_head"),
+        ("init_from = 'resume'", "init_from"),
         ("init_from = 'gpt2'\nn_layer = 24", "n_layer is 12 by init_from = gpt2: got 24"),
         ("import time\n", "train.py"),
-        ("n_embd = " + "(" * 5000 + "1" + ")" * 5000, "is not Python"), ("#" * 300_000, "300000"),
-        ("", "nanoGPT"), ("n_layer = 1\0", "has a NUL byte")],
-    "params.json": [({**LLAMA2_7B, "hidden_dim": 11008}, "hidden_dim"),
+        ("n_embd = " + "(" * 5000 + "1" + ")" * 5000, "is not Python"),
+        ("#" * 300_000, "300000"),
+        ("", "nanoGPT"),
+        ("n_layer = 1\0", "has a NUL byte"),
+    ],
+    "params.json": [
+        ({**LLAMA2_7B, "hidden_dim": 11008}, "hidden_dim"),
         (without(LLAMA2_7B, "multiple_of"), "multiple_of is missing"),
         (without(MISTRAL, "vocab_size"), "vocab_size is missing"),
         ({**LLAMA2_7B, "rope_theta": 1e6}, "vocab_size"),
@@ -275,8 +335,9 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({**MOE, "moe": {"num_experts": 8, "num_experts_per_tok": 9}}, "num_experts_per_tok"),
         ({**MOE, "moe": {**MOE["moe"], "num_shared_experts": 1}}, "num_shared_experts is"),
         ({**LLAMA2_7B, "dim": 4096.5}, "dim"),
-        ({**LLAMA2_7B, "ffn_dim_multiplier": "1.3"}, "ffn_dim_multiplier")],
-}  # fmt: skip
+        ({**LLAMA2_7B, "ffn_dim_multiplier": "1.3"}, "ffn_dim_multiplier"),
+    ],
+}
 
 
 @pytest.mark.parametrize(

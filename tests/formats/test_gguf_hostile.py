@@ -56,20 +56,26 @@ BAD: dict[str, tuple[bytes, str]] = {
     "twice": (file_of(n_keys=2, keys=key(b"a", 0, b"\1") * 2), "a is given twice"),
     "other type": (file_of(n_keys=1, keys=key(b"a", 13, b"\1")), "is of type 13, which is none"),
     "long text": (file_of(n_keys=1, keys=key(b"a", 8, struct.pack("<Q", 2**61))), "is cut short"),
-    "odd alignment": (file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 33))),
-        "general.alignment must be a power of two: got 33"),
+    "odd alignment": (
+        file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 33))),
+        "general.alignment must be a power of two: got 33",
+    ),
     "huge sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (2**40, 2**40))), "sizes that no"),
     "no size": (file_of(n_tensors=1, tensors=tensor(b"a", (0, 4))), "sizes that no tensor has"),
     "half a block": (file_of(n_tensors=1, tensors=tensor(b"a", (33,), 2)), "rows of 33 values"),
     "same tensor": (file_of(n_tensors=2, tensors=tensor(b"a", (1,)) * 2), "tensor a is given tw"),
     "no values": (file_of(n_tensors=1, tensors=tensor(b"a", (64,))), "is cut short: tensor a ends"),
     "odd place": (file_of(n_tensors=1, tensors=tensor(b"a", (1,), 0, 8)), "is not aligned"),
-    "on each other": (file_of(n_tensors=2, tensors=tensor(b"a", (64,)) + tensor(b"b",
-        (64,))) + b"\0" * 4096, "tensor b begins at byte 0 and overlaps"),
+    "on each other": (
+        file_of(n_tensors=2, tensors=tensor(b"a", (64,)) + tensor(b"b", (64,))) + b"\0" * 4096,
+        "tensor b begins at byte 0 and overlaps",
+    ),
     "no architecture": (file_of(), "general.architecture None is not one that is read"),
-    "other architecture": (file_of(n_keys=1, keys=key(b"general.architecture", 8, text(b"qwen4"))),
-        "'qwen4' is not one that is read; did you mean qwen"),
-}  # fmt: skip
+    "other architecture": (
+        file_of(n_keys=1, keys=key(b"general.architecture", 8, text(b"qwen4"))),
+        "'qwen4' is not one that is read; did you mean qwen",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -73,11 +73,14 @@ NORMS = [
     case(7, sub.latent_norm_params, None, 7),
     case(18, sub.latent_norm_params, 11, 7),
     # one norm a sublayer, before and after it, or one for both
-    *(case(2 + cross, sub.norms_per_block, placement, cross=cross) for placement in ("pre", "post",
-        "deep", "post_branch") for cross in (False, True)),
+    *(
+        case(2 + cross, sub.norms_per_block, placement, cross=cross)
+        for placement in ("pre", "post", "deep", "post_branch")
+        for cross in (False, True)
+    ),
     case(4, sub.norms_per_block, "sandwich"),
     case(2, sub.norms_per_block, "parallel_two"),
-]  # fmt: skip
+]
 POSITIONS = [
     case(1313, sub.learned_table_params, 101, 13),
     case(96, sub.t5_bias_params, 32, 3),

@@ -109,14 +109,33 @@ def test_what_has_no_formula_is_refused() -> None:
 
 # Sizes of V4-Flash, as its config has them; the last number is the prediction module's.
 FLASH: dict[str, Any] = {
-    "model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 43, "vocab_size": 129280,
-    "num_attention_heads": 64, "head_dim": 512, "q_lora_rank": 1024, "qk_rope_head_dim": 64,
-    "o_groups": 8, "o_lora_rank": 1024, "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-    "num_hash_layers": 3, "n_routed_experts": 256, "moe_intermediate_size": 2048, "hc_mult": 4,
-    "index_topk": 512, "index_n_heads": 64, "index_head_dim": 128, "sliding_window": 128,
-    "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
-                     "original_max_position_embeddings": 65536},
-}  # fmt: skip
+    "model_type": "deepseek_v4",
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "vocab_size": 129280,
+    "num_attention_heads": 64,
+    "head_dim": 512,
+    "q_lora_rank": 1024,
+    "qk_rope_head_dim": 64,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "num_hash_layers": 3,
+    "n_routed_experts": 256,
+    "moe_intermediate_size": 2048,
+    "hc_mult": 4,
+    "index_topk": 512,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "sliding_window": 128,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 16,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": 65536,
+    },
+}
 
 
 def test_a_published_config_is_read() -> None:

@@ -99,12 +99,15 @@ REFUSED: list[tuple[Callable[..., object], Any, str, object]] = [
     (lambda spec: recompute_matmul_flops_by_role(spec, FULL), GEMMA, "n_altup_inputs", 3),
     (lambda spec: activation_bytes_by_role(spec, EAGER), HEADLESS, "has_head", False),
     (lambda spec: activation_bytes_by_role(spec, EAGER), BODY, "vocab_size", None),
-    *((lambda given: windowed(*given), (pattern, biased), "window_pattern",
-        pattern) for pattern in ("LG", "GLL") for biased in BIASED),
+    *(
+        (lambda given: windowed(*given), (pattern, biased), "window_pattern", pattern)
+        for pattern in ("LG", "GLL")
+        for biased in BIASED
+    ),
     (lambda word: asked(attention=word), "fused", "attention", "fused"),
     (lambda word: asked(checkpointing=word), "some", "checkpointing", "some"),
     *((lambda width: asked(bytes_per_value=width), n, "dtype", n) for n in (1, 9, 16)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "given", "field", "value"), REFUSED)

@@ -178,16 +178,24 @@ SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, i
     # absorbed: kv_b over the 2 new tokens too, 10 pairs × 6 heads × (7 + 2 + 7)
     (MLA, SELF, {**OF_ONE, "absorbed": True}, {"attention": 2 * 1292 + 960}),
     # 5 positions × 13·30, 50 pairs × 30; 10 tokens × 1040, 50 pairs × 60
-    (XL, SELF, {**OF_FIVE, "absorbed": False}, {"position": 1950 + 1500,
-        "attention": 10400 + 3000}),
+    (
+        XL,
+        SELF,
+        {**OF_FIVE, "absorbed": False},
+        {"position": 1950 + 1500, "attention": 10400 + 3000},
+    ),
     # a router of 11 rows, and 3 experts of 3·13·5
     (ROUTED, mixture, {"n_tokens": 3}, {"moe": 3 * (143 + 585)}),
     # a pooler; copies of the stream, three made and three come back, and the projected table
     (BERT.replace(pooler=True), OF_ENDS, ENDS, {"other": 3 * 768 * 768}),
-    (GEMMA_3N, OF_ENDS, ENDS, {"head": 5 * 262400 * 2048,
-        "other": 5 * (6 * 2048 * 2048 + 2048 * 30 * 256)}),
+    (
+        GEMMA_3N,
+        OF_ENDS,
+        ENDS,
+        {"head": 5 * 262400 * 2048, "other": 5 * (6 * 2048 * 2048 + 2048 * 30 * 256)},
+    ),
     (entry("textbook-block").spec(), OF_ENDS, ENDS, {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("spec", "count", "sizes", "expected"), SUBLAYERS)
@@ -223,7 +231,7 @@ READ = sum(min(t, 15 * 128 + t % 128) + 1 for t in range(5000))
         # 4999 = 39·128 + 7: the last token is the eighth of its block
         (MINIMAX, step(2, 5000), BLOCKS * 2 * 4 * 5000, BLOCKS * 2 * (3 * 5000 + 15 * 128 + 8)),
     ],
-)  # fmt: skip
+)
 def test_attention_by_selection(
     spec: ModelSpec, sizes: dict[str, int], dense: int, selected: int
 ) -> None:

@@ -23,10 +23,17 @@ DENSE: dict[str, Any] = {**TINY, "n_layers": 2}
 # the grouped product asks for rows of a multiple of 16 bytes
 SPARSE = {**DENSE, "d_ff": None, "d_model": 24, "n_experts": 5, "top_k": 2, "d_ff_expert": 40}
 LATENT = {
-    **DENSE, "attention": "mla", "n_heads": 3, "n_kv_heads": None, "head_dim": None,
-    "q_lora_rank": 11, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 2,
+    **DENSE,
+    "attention": "mla",
+    "n_heads": 3,
+    "n_kv_heads": None,
+    "head_dim": None,
+    "q_lora_rank": 11,
+    "kv_lora_rank": 7,
+    "qk_nope_head_dim": 5,
+    "qk_rope_head_dim": 2,
     "v_head_dim": 3,
-}  # fmt: skip
+}
 
 PREFILL = Positions(batch_size=2, seq_len=5, kv_len=5)
 DECODE = Positions(batch_size=3, seq_len=1, kv_len=7)

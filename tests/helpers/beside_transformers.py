@@ -168,11 +168,23 @@ def decode_apart(ours: Model, theirs: Any) -> float:
 
 # Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
 OTHER = {
-    "intermediate_size": 71, "intermediate_size_mlp": 59, "moe_intermediate_size": 23,
-    "shared_expert_intermediate_size": 37, "ffn_dim": 67, "encoder_ffn_dim": 67,
-    "decoder_ffn_dim": 67, "d_ff": 67, "q_lora_rank": 19, "kv_lora_rank": 13, "qk_nope_head_dim": 7,
-    "v_head_dim": 5, "d_kv": 7, "n_embd": 40, "embedding_size": 19, "max_position_embeddings": 37,
-}  # fmt: skip
+    "intermediate_size": 71,
+    "intermediate_size_mlp": 59,
+    "moe_intermediate_size": 23,
+    "shared_expert_intermediate_size": 37,
+    "ffn_dim": 67,
+    "encoder_ffn_dim": 67,
+    "decoder_ffn_dim": 67,
+    "d_ff": 67,
+    "q_lora_rank": 19,
+    "kv_lora_rank": 13,
+    "qk_nope_head_dim": 7,
+    "v_head_dim": 5,
+    "d_kv": 7,
+    "n_embd": 40,
+    "embedding_size": 19,
+    "max_position_embeddings": 37,
+}
 WIDTHS = ("hidden_size", "d_model", "word_embed_proj_dim")
 
 

@@ -14,10 +14,19 @@ from metacount.spec.stack import BESIDE
 WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
 
 TINY: dict[str, Any] = {
-    "kind": "decoder", "d_model": 13, "n_layers": 3, "vocab_size": 101, "n_heads": 6,
-    "n_kv_heads": 2, "head_dim": 4, "d_ff": 17, "activation": "silu", "gated": True,
-    "norm": "rmsnorm", "position": "rope",
-}  # fmt: skip
+    "kind": "decoder",
+    "d_model": 13,
+    "n_layers": 3,
+    "vocab_size": 101,
+    "n_heads": 6,
+    "n_kv_heads": 2,
+    "head_dim": 4,
+    "d_ff": 17,
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+}
 # 2 tables 101*13; per block attention 2*13*4*(6+2), ffn 3*13*17, norms 2*13; a last norm 13
 TINY_PARAMS = 2 * 1313 + 3 * (832 + 663 + 26) + 13
 

@@ -172,11 +172,18 @@ def mutants(model_type: str, draws: int, seed: object) -> Iterator[tuple[str, Ch
 
 
 VERDICTS = (
-    "equal", "wrong", "refused by transformers, and we say so", "refused, not said",
-    "said to be refused, but built", "left, transformers builds", "left, transformers refuses",
-    "refused, transformers builds", "refused, transformers refuses", "left, transformers not asked",
+    "equal",
+    "wrong",
+    "refused by transformers, and we say so",
+    "refused, not said",
+    "said to be refused, but built",
+    "left, transformers builds",
+    "left, transformers refuses",
+    "refused, transformers builds",
+    "refused, transformers refuses",
+    "left, transformers not asked",
     "refused, transformers not asked",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,25 @@ from metacount.sharding.result import Job, Kind
 from metacount.spec import ModelSpec
 
 COMMON = {
-    "kind": "decoder", "d_model": 16, "n_layers": 3, "vocab_size": 53, "activation": "silu",
-    "gated": True, "norm": "rmsnorm", "position": "rope",
-}  # fmt: skip
+    "kind": "decoder",
+    "d_model": 16,
+    "n_layers": 3,
+    "vocab_size": 53,
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+}
 HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6}
 LATENT = {
-    "attention": "mla", "n_heads": 4, "q_lora_rank": 7, "kv_lora_rank": 5, "qk_nope_head_dim": 3,
-    "qk_rope_head_dim": 4, "v_head_dim": 5,
-}  # fmt: skip
+    "attention": "mla",
+    "n_heads": 4,
+    "q_lora_rank": 7,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
 BIASES = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "norm_bias"), True)
 PLAIN = {"gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned"}
 EXPERTS = {"n_experts": 8, "top_k": 3, "d_ff_expert": 6, "router": "softmax_renorm"}
@@ -30,19 +41,38 @@ EXPERTS = {"n_experts": 8, "top_k": 3, "d_ff_expert": 6, "router": "softmax_reno
 SPECS = {
     "llama": ModelSpec(**COMMON, **HEADS, d_ff=11),
     "qwen3": ModelSpec(**COMMON, **HEADS, d_ff=13, qk_norm="head", tie_embeddings=True),
-    "gpt2": ModelSpec(**{**COMMON, **PLAIN}, **{**HEADS, "n_kv_heads": 4}, **BIASES, d_ff=29,
-                      n_positions=23, tie_embeddings=True),
+    "gpt2": ModelSpec(
+        **{**COMMON, **PLAIN},
+        **{**HEADS, "n_kv_heads": 4},
+        **BIASES,
+        d_ff=29,
+        n_positions=23,
+        tie_embeddings=True,
+    ),
     "mixtral": ModelSpec(**COMMON, **HEADS, **EXPERTS),
-    "deepseek": ModelSpec(**COMMON, **LATENT, **{**EXPERTS, "router": "sigmoid_renorm"}, d_ff=19,
-                          n_dense_layers=1, n_shared_experts=1),
+    "deepseek": ModelSpec(
+        **COMMON,
+        **LATENT,
+        **{**EXPERTS, "router": "sigmoid_renorm"},
+        d_ff=19,
+        n_dense_layers=1,
+        n_shared_experts=1,
+    ),
     "sandwich": ModelSpec(**COMMON, **HEADS, d_ff=11, norm_placement="sandwich"),
-    "gate": ModelSpec(**COMMON, **HEADS, **EXPERTS, n_shared_experts=1, d_ff_shared=9,
-                      shared_expert_gate=True),
-    "weighted input": ModelSpec(**COMMON, **HEADS, **{**EXPERTS, "router": "sigmoid", "top_k": 1},
-                                nope_every=2, router_scales_input=True),
-    "sinks": ModelSpec(**COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5,
-                       window_pattern="LG"),
-}  # fmt: skip
+    "gate": ModelSpec(
+        **COMMON, **HEADS, **EXPERTS, n_shared_experts=1, d_ff_shared=9, shared_expert_gate=True
+    ),
+    "weighted input": ModelSpec(
+        **COMMON,
+        **HEADS,
+        **{**EXPERTS, "router": "sigmoid", "top_k": 1},
+        nope_every=2,
+        router_scales_input=True,
+    ),
+    "sinks": ModelSpec(
+        **COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5, window_pattern="LG"
+    ),
+}
 
 # a masked language model's encoder; ELECTRA's tables are narrower than its blocks
 BERT = ModelSpec(

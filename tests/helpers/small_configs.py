@@ -35,9 +35,14 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 SIZES = {
-    "num_hidden_layers": 4, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2,
-    "intermediate_size": 72, "vocab_size": 101, "pad_token_id": 0,
-}  # fmt: skip
+    "num_hidden_layers": 4,
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 72,
+    "vocab_size": 101,
+    "pad_token_id": 0,
+}
 # a llama of few sizes; keys and values have as many heads as queries
 SMALL_LLAMA = {"model_type": "llama", "hidden_size": 26, "num_hidden_layers": 3, "vocab_size": 101}
 SMALL_LLAMA |= {"num_attention_heads": 1, "intermediate_size": 17}
@@ -49,22 +54,38 @@ LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 # grouped products run on widths that are multiples of 8 only
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 DEEPSEEK = {
-    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-    "n_shared_experts": 2, "first_k_dense_replace": 1,
-}  # fmt: skip
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
 BUT_FIRST = {k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"}
 MLA = {
-    **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
-    "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
-}  # fmt: skip
+    **SIZES,
+    "num_key_value_heads": 6,
+    "q_lora_rank": 22,
+    "kv_lora_rank": 14,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 9,
+}
 DELTA = {
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
-    "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3,
-}  # fmt: skip
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 3,
+}
 T5 = {
-    "d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2, "num_heads": 6,
+    "d_model": 48,
+    "d_kv": 7,
+    "d_ff": 68,
+    "num_layers": 4,
+    "num_decoder_layers": 2,
+    "num_heads": 6,
     "vocab_size": 101,
-}  # fmt: skip
+}
 
 STATE = {
     **{k: SIZES[k] for k in ("hidden_size", "vocab_size", "pad_token_id")},
@@ -72,15 +93,25 @@ STATE = {
     "conv_kernel": 3,
 }
 HEADS = {
-    "mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 7,
-    "mamba_chunk_size": 5, "mamba_d_conv": 3,
-}  # fmt: skip
+    "mamba_n_heads": 6,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 2,
+    "mamba_d_state": 7,
+    "mamba_chunk_size": 5,
+    "mamba_d_conv": 3,
+}
 
 BART = {
-    "d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
-    "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
-    "vocab_size": 101, "max_position_embeddings": 64,
-}  # fmt: skip
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 68,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "decoder_ffn_dim": 68,
+    "vocab_size": 101,
+    "max_position_embeddings": 64,
+}
 
 HYBRID = ["conv", "full_attention", "conv", "full_attention"]
 
@@ -249,8 +280,13 @@ SMALL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 # Changes of a small config: a mixture beside a feed-forward, layers that share an indexer's choice.
-GEMMA4 = {"use_double_wide_mlp": False, "enable_moe_block": True, "num_experts": 7,
-          "top_k_experts": 3, "moe_intermediate_size": 24}  # fmt: skip
+GEMMA4 = {
+    "use_double_wide_mlp": False,
+    "enable_moe_block": True,
+    "num_experts": 7,
+    "top_k_experts": 3,
+    "moe_intermediate_size": 24,
+}
 SHARING = {"num_hidden_layers": 5, "index_topk_freq": 2, "index_topk": 3}
 
 FLAGS = (
@@ -266,54 +302,117 @@ FLAGS = (
 # Drawn for every type that has the key: values that go with SMALL's other sizes.
 DRAWN: dict[str, list[Any]] = {
     **{key: [True, False] for key in FLAGS.split()},
-    "num_hidden_layers": [1, 2, 3, 5], "n_layer": [1, 2, 3], "n_layers": [1, 3],
-    "num_key_value_heads": [1, 2, 3, 6, None], "head_dim": [8, 14, None],
-    "intermediate_size": [40, 64], "vocab_size": [97, 128], "sliding_window": [3, 9, 40],
-    "max_window_layers": [0, 1, 2], "sliding_window_pattern": [1, 2, 4],
-    "no_rope_layer_interval": [2, 3], "partial_rotary_factor": [0.5, 1.0],
-    "num_experts_per_tok": [1, 3], "first_k_dense_replace": [0, 1, 2], "n_shared_experts": [1, 3],
-    "moe_topk": [1, 4], "zero_expert_num": [0, 2, 9], "decoder_sparse_step": [1, 2],
-    "interleave_moe_layer_step": [1, 2], "attention_chunk_size": [3, 9], "q_lora_rank": [None, 24],
-    "num_kv_heads": [2, 3], "n_inner": [None, 56], "word_embed_proj_dim": [48],
-    "embedding_size": [20, 48], "type_vocab_size": [1, 3], "local_attention": [4, 9],
-    "global_attn_every_n_layers": [2, 3], "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"],
-    "num_decoder_layers": [1, 3, None], "encoder_layers": [1, 2], "decoder_layers": [1, 3],
-    "max_position_embeddings": [48, 80], "state_size": [2, 5], "mamba_d_state": [2, 5],
-    "ssm_state_size": [2, 5], "conv_kernel": [1, 4], "mamba_d_conv": [1, 4], "chunk_size": [2, 64],
-    "mamba_chunk_size": [2, 64], "time_step_rank": [3, "auto"], "mamba_dt_rank": [3, "auto"],
-    "attn_layer_period": [2, 4], "expert_layer_period": [2, 3],
-    "attn_layer_indices": [[0], [1, 2], [3]], "position_embedding_type": ["rope", None],
-    "mamba_n_groups": [1, 3, 6], "mamba_ngroups": [1, 3, 6], "num_mem_blocks": [1, 3, 4],
-    "adapter_rank": [1, 4], "index_block_size": [2, 5, 40], "index_topk_blocks": [2, 5],
-    "index_local_blocks": [1, 2], "num_kv_shared_layers": [0, 1, 4], "altup_num_inputs": [1, 2, 5],
-    "altup_active_idx": [0], "laurel_rank": [1, 17], "hidden_size_per_layer_input": [1, 19],
+    "num_hidden_layers": [1, 2, 3, 5],
+    "n_layer": [1, 2, 3],
+    "n_layers": [1, 3],
+    "num_key_value_heads": [1, 2, 3, 6, None],
+    "head_dim": [8, 14, None],
+    "intermediate_size": [40, 64],
+    "vocab_size": [97, 128],
+    "sliding_window": [3, 9, 40],
+    "max_window_layers": [0, 1, 2],
+    "sliding_window_pattern": [1, 2, 4],
+    "no_rope_layer_interval": [2, 3],
+    "partial_rotary_factor": [0.5, 1.0],
+    "num_experts_per_tok": [1, 3],
+    "first_k_dense_replace": [0, 1, 2],
+    "n_shared_experts": [1, 3],
+    "moe_topk": [1, 4],
+    "zero_expert_num": [0, 2, 9],
+    "decoder_sparse_step": [1, 2],
+    "interleave_moe_layer_step": [1, 2],
+    "attention_chunk_size": [3, 9],
+    "q_lora_rank": [None, 24],
+    "num_kv_heads": [2, 3],
+    "n_inner": [None, 56],
+    "word_embed_proj_dim": [48],
+    "embedding_size": [20, 48],
+    "type_vocab_size": [1, 3],
+    "local_attention": [4, 9],
+    "global_attn_every_n_layers": [2, 3],
+    "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"],
+    "num_decoder_layers": [1, 3, None],
+    "encoder_layers": [1, 2],
+    "decoder_layers": [1, 3],
+    "max_position_embeddings": [48, 80],
+    "state_size": [2, 5],
+    "mamba_d_state": [2, 5],
+    "ssm_state_size": [2, 5],
+    "conv_kernel": [1, 4],
+    "mamba_d_conv": [1, 4],
+    "chunk_size": [2, 64],
+    "mamba_chunk_size": [2, 64],
+    "time_step_rank": [3, "auto"],
+    "mamba_dt_rank": [3, "auto"],
+    "attn_layer_period": [2, 4],
+    "expert_layer_period": [2, 3],
+    "attn_layer_indices": [[0], [1, 2], [3]],
+    "position_embedding_type": ["rope", None],
+    "mamba_n_groups": [1, 3, 6],
+    "mamba_ngroups": [1, 3, 6],
+    "num_mem_blocks": [1, 3, 4],
+    "adapter_rank": [1, 4],
+    "index_block_size": [2, 5, 40],
+    "index_topk_blocks": [2, 5],
+    "index_local_blocks": [1, 2],
+    "num_kv_shared_layers": [0, 1, 4],
+    "altup_num_inputs": [1, 2, 5],
+    "altup_active_idx": [0],
+    "laurel_rank": [1, 17],
+    "hidden_size_per_layer_input": [1, 19],
     # a token beyond the table reads the row of padding, which has no gradient there
     "vocab_size_per_layer_input": [128, 140],
-}  # fmt: skip
+}
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
 NARROWER: dict[str, dict[str, list[Any]]] = {
     "helium": {"head_dim": [8]},
-    "gemma4_text": {"num_hidden_layers": [], "head_dim": [8, 14],
-                    "num_kv_shared_layers": [0, 1, 4], "vocab_size": [128]},
+    "gemma4_text": {
+        "num_hidden_layers": [],
+        "head_dim": [8, 14],
+        "num_kv_shared_layers": [0, 1, 4],
+        "vocab_size": [128],
+    },
     # its layers are named one by one
-    "gemma3n_text": {"num_hidden_layers": [], "altup_num_inputs": [2, 5],
-                     "intermediate_size": [40, [72, 40, 72, 72, 72, 40, 72]]},
+    "gemma3n_text": {
+        "num_hidden_layers": [],
+        "altup_num_inputs": [2, 5],
+        "intermediate_size": [40, [72, 40, 72, 72, 72, 40, 72]],
+    },
     "internlm3": {"attention_bias": [False], "mlp_bias": [False]},
     "phi": {"head_dim": [8, 12]},
     **{key: {"head_dim": [8, 14]} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
     "nemotron": {"head_dim": [8, 12], "num_key_value_heads": [1, 2, 3, 6]},
-    **{key: {"tie_word_embeddings": [True]}
-       for key in ("bert", "roberta", "camembert", "xlm-roberta", "bart", "mbart", "plbart", "t5",
-                   "mt5")},
-    **{key: {"num_key_value_heads": [6]}
-       for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")},
+    **{
+        key: {"tie_word_embeddings": [True]}
+        for key in (
+            "bert",
+            "roberta",
+            "camembert",
+            "xlm-roberta",
+            "bart",
+            "mbart",
+            "plbart",
+            "t5",
+            "mt5",
+        )
+    },
+    **{
+        key: {"num_key_value_heads": [6]}
+        for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")
+    },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
-    **{key: {"num_key_value_heads": [6], "mlp_bias": [False]}
-       for key in ("deepseek_v32", "glm_moe_dsa")},
+    **{
+        key: {"num_key_value_heads": [6], "mlp_bias": [False]}
+        for key in ("deepseek_v32", "glm_moe_dsa")
+    },
     # with one expert transformers' code fails
-    "longcat_flash": {"num_key_value_heads": [6], "head_dim": [6], "q_lora_rank": [24],
-                      "moe_topk": [2, 4]},
+    "longcat_flash": {
+        "num_key_value_heads": [6],
+        "head_dim": [6],
+        "q_lora_rank": [24],
+        "moe_topk": [2, 4],
+    },
     "minimax_m3_vl_text": {"head_dim": [8, 14], "num_hidden_layers": []},
     "mimo_v2_flash": {"head_dim": [12], "num_key_value_heads": [1, 3], "vocab_size": [128]},
     "laguna": {"head_dim": [8, 16], "num_hidden_layers": [], "num_key_value_heads": [1, 2]},
@@ -331,12 +430,18 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},
     # with linear layers alone transformers' cache does not know its length
-    **{key: {"num_hidden_layers": [4, 5], "head_dim": [8, 16, 24], "partial_rotary_factor": []}
-       for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
+    **{
+        key: {"num_hidden_layers": [4, 5], "head_dim": [8, 16, 24], "partial_rotary_factor": []}
+        for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+    },
     # transformers' class never ties it: a tied one is refused
-    "kimi_linear": {"num_hidden_layers": [5, 6], "num_key_value_heads": [],
-                    "first_k_dense_replace": [], "n_shared_experts": [],
-                    "tie_word_embeddings": [False]},
+    "kimi_linear": {
+        "num_hidden_layers": [5, 6],
+        "num_key_value_heads": [],
+        "first_k_dense_replace": [],
+        "n_shared_experts": [],
+        "tie_word_embeddings": [False],
+    },
     "olmo_hybrid": {"num_hidden_layers": [2, 3, 5], "partial_rotary_factor": []},
     "minimax": {"head_dim": [8, 14], "sliding_window": [None]},
     # their layers are named one by one, and heads and groups must go together
@@ -346,10 +451,14 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "mamba2": {"head_dim": []},
     "jamba": {"num_hidden_layers": []},
     # adapters of attention take heads that fill the width; what it shares is tied with the head
-    "zamba2": {"num_hidden_layers": [], "num_key_value_heads": [6, None], "head_dim": [],
-               "tie_word_embeddings": [True]},
+    "zamba2": {
+        "num_hidden_layers": [],
+        "num_key_value_heads": [6, None],
+        "head_dim": [],
+        "tie_word_embeddings": [True],
+    },
     "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
-}  # fmt: skip
+}
 
 
 def small_config(model_type: str) -> dict[str, Any]:
@@ -386,34 +495,80 @@ def valid(config: dict[str, Any]) -> dict[str, Any]:
 
 TEXT = {**WIDE, "num_hidden_layers": 2}
 VISION = {
-    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
-    "image_size": 28, "patch_size": 14,
-}  # fmt: skip
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "image_size": 28,
+    "patch_size": 14,
+}
 # Configs of types that have no spec, or of a class that is not their type's first; by a name.
 OTHERS: dict[str, dict[str, Any]] = {
     "BertModel": {"model_type": "bert", "architectures": ["BertModel"], **POSITIONS},
-    "gemma3": {"model_type": "gemma3", "text_config": {**TEXT, "sliding_window": 9},
-               "vision_config": VISION, "mm_tokens_per_image": 4},
-    "gemma4": {"model_type": "gemma4",
-               "text_config": {**TEXT, "vocab_size_per_layer_input": 113,
-                               "hidden_size_per_layer_input": 13, "enable_moe_block": True,
-                               "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 24},
-               "vision_config": {**{k: v for k, v in VISION.items() if k != "image_size"},
-                                 "global_head_dim": 8, "head_dim": 8}},
-    "llava": {"model_type": "llava", "text_config": {"model_type": "llama", **TEXT},
-              "vision_config": {"model_type": "clip_vision_model", **VISION}},
-    "mllama": {"model_type": "mllama",
-               "text_config": {**SIZES, "num_hidden_layers": 3, "cross_attention_layers": [1]},
-               "vision_config": {"hidden_size": 24, "num_hidden_layers": 2, "num_global_layers": 1,
-                                 "attention_heads": 3, "intermediate_size": 40, "image_size": 28,
-                                 "patch_size": 14, "vision_output_dim": 48,
-                                 "intermediate_layers_indices": [0],
-                                 "supported_aspect_ratios": [[1, 1]], "max_num_tiles": 1}},
-    "qwen3_vl": {"model_type": "qwen3_vl",
-                 "text_config": {**TEXT, "rope_parameters": {
-                     "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 1]}},
-                 "vision_config": {"depth": 2, "hidden_size": 24, "intermediate_size": 40,
-                                   "num_heads": 3, "out_hidden_size": 48, "patch_size": 4,
-                                   "deepstack_visual_indexes": [0],
-                                   "num_position_embeddings": 16}},
-}  # fmt: skip
+    "gemma3": {
+        "model_type": "gemma3",
+        "text_config": {**TEXT, "sliding_window": 9},
+        "vision_config": VISION,
+        "mm_tokens_per_image": 4,
+    },
+    "gemma4": {
+        "model_type": "gemma4",
+        "text_config": {
+            **TEXT,
+            "vocab_size_per_layer_input": 113,
+            "hidden_size_per_layer_input": 13,
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+        "vision_config": {
+            **{k: v for k, v in VISION.items() if k != "image_size"},
+            "global_head_dim": 8,
+            "head_dim": 8,
+        },
+    },
+    "llava": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", **TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **VISION},
+    },
+    "mllama": {
+        "model_type": "mllama",
+        "text_config": {**SIZES, "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        "vision_config": {
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_global_layers": 1,
+            "attention_heads": 3,
+            "intermediate_size": 40,
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 48,
+            "intermediate_layers_indices": [0],
+            "supported_aspect_ratios": [[1, 1]],
+            "max_num_tiles": 1,
+        },
+    },
+    "qwen3_vl": {
+        "model_type": "qwen3_vl",
+        "text_config": {
+            **TEXT,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2, 2, 1],
+            },
+        },
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_heads": 3,
+            "out_hidden_size": 48,
+            "patch_size": 4,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 16,
+        },
+    },
+}

@@ -77,9 +77,16 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("lfm2-1.2b", {"short_conv_bias": True}),
     ("lfm2-1.2b", {"conv_kernel": 1}),
     ("recurrentgemma-2b", {"conv_kernel": 1}),
-    *((name, changed) for name in ("mamba-2.8b",
-        "mamba2-1.3b") for changed in ({"ssm_conv_bias": False}, {"ssm_in_bias": True},
-        {"ssm_out_bias": True}, {"conv_kernel": 1})),
+    *(
+        (name, changed)
+        for name in ("mamba-2.8b", "mamba2-1.3b")
+        for changed in (
+            {"ssm_conv_bias": False},
+            {"ssm_in_bias": True},
+            {"ssm_out_bias": True},
+            {"conv_kernel": 1},
+        )
+    ),
     ("mamba-2.8b", {"ssm_inner_norms": "affine"}),
     ("mamba-2.8b", {"ssm_inner_norms": "plain"}),
     ("mamba2-1.3b", {"ssm_norm": "none"}),
@@ -88,7 +95,7 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3-next-80b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
     ("kimi-linear-48b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
     ("minimax-text-01", {"linear_chunk_size": 3}),
-]  # fmt: skip
+]
 
 # structures that no model of the catalog has: TINY with changes
 BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}
@@ -105,8 +112,11 @@ AROUND |= {"n_layers": 7, "window": 5, "window_pattern": "LLG", "norm_placement"
 AROUND |= {"head_dim": 10, "qk_norm": "head", "v_norm": True, "activation": "gelu_tanh"}
 # beside the structures of the catalog: TINY with changes
 CHANGED: list[dict[str, Any]] = [
-    *({"norm_placement": placement, **kind} for placement in ("pre", "post", "deep", "sandwich",
-        "post_branch") for kind in ({}, BOTH)),
+    *(
+        {"norm_placement": placement, **kind}
+        for placement in ("pre", "post", "deep", "sandwich", "post_branch")
+        for kind in ({}, BOTH)
+    ),
     *({"norm_placement": placement} for placement in ("parallel", "parallel_two", "stream")),
     {"first_norm": False},
     {"first_norm": False, **BOTH},
@@ -118,9 +128,15 @@ CHANGED: list[dict[str, Any]] = [
     {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
     {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
     *({**AROUND, **norms} for norms in NORMS),
-    {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "ffn_pattern": "B", "scaled_router": True,
-     "norm_placement": "sandwich"},
-]  # fmt: skip
+    {
+        "n_experts": 5,
+        "top_k": 2,
+        "d_ff_expert": 7,
+        "ffn_pattern": "B",
+        "scaled_router": True,
+        "norm_placement": "sandwich",
+    },
+]
 
 # small models with prediction modules
 OF_NORMS = {"head_bias": True, "q_bias": True, "ffn_bias": True, "norm_bias": True}

@@ -94,26 +94,36 @@ LIES: dict[str, tuple[bytes | Answer, str]] = {
     "redirect to a file": (says("302 Go", "Location: file:///etc/passwd"), "to file:///etc/passwd"),
     "redirect to no port": (says("302 Go", "Location: http://127.0.0.1:9/"), "cannot be reached"),
     "endless": ((says("200 OK", length=-1), MUCH), "is too long; at most 16777216 bytes"),
-    "endless chunks": ((says("200 OK", CHUNKED, length=-1), b"10000\r\n" + MUCH + b"\r\n"),
-        "is too long"),
+    "endless chunks": (
+        (says("200 OK", CHUNKED, length=-1), b"10000\r\n" + MUCH + b"\r\n"),
+        "is too long",
+    ),
     "much claimed of a part": (says("206 OK", PART + str(10**12), body=CONFIG), "is too long"),
     "drips": ((says("200 OK", length=10**6), b" ", 0.1), "is too slow: .* bytes in 1 s"),
-    "goes on with 100": ((b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", 0.1),
-        "is too slow: 0 bytes"),
-    "silent after the headers": ((says("200 OK", length=100), 9.0),
-        r"says nothing for 0 s \(ReadTimeout\)"),
+    "goes on with 100": (
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", 0.1),
+        "is too slow: 0 bytes",
+    ),
+    "silent after the headers": (
+        (says("200 OK", length=100), 9.0),
+        r"says nothing for 0 s \(ReadTimeout\)",
+    ),
     "hangs up": (b"", "breaks off or is no HTTP"),
     "headers without end": ((b"HTTP/1.1 200 OK\r\n", b"X: " + MUCH), "breaks off or is no H"),
     "hangs up in the body": (says("200 OK", body=CONFIG, length=100), "breaks off or is no HTTP"),
     "chunk is no number": (says("200 OK", CHUNKED, body=b"zz\r\n", length=-1), "breaks off"),
-    "part of a longer whole": (says("206 OK", PART + "100", body=CONFIG),
-        r"sent 22 bytes of 100; try again later"),
-    "gzip bomb": (says("200 OK", "Content-Encoding: gzip", body=gzip.compress(bytes(100 * MIB))),
-        "sends compressed bytes, which were not asked for"),
+    "part of a longer whole": (
+        says("206 OK", PART + "100", body=CONFIG),
+        r"sent 22 bytes of 100; try again later",
+    ),
+    "gzip bomb": (
+        says("200 OK", "Content-Encoding: gzip", body=gzip.compress(bytes(100 * MIB))),
+        "sends compressed bytes, which were not asked for",
+    ),
     "a page": (says("200 OK", body=b"<html>log in</html>"), "config.json: is not JSON: line 1"),
     "no text": (says("200 OK", body=b"\xff\xfe\0"), "is not text in UTF-8"),
     "a list": (says("200 OK", body=b"[]"), "must be a JSON object"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

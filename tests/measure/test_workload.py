@@ -23,9 +23,20 @@ from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
 NAMES = [
-    "llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", "gopher-280b", "t5-11b",
-    "bert-base", "pythia-12b", "switch-base-8", "llama4-scout-text", "pangu-alpha-207b", "glm-130b",
-]  # fmt: skip
+    "llama-7b",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "gpt-oss-20b",
+    "gemma3-1b",
+    "gopher-280b",
+    "t5-11b",
+    "bert-base",
+    "pythia-12b",
+    "switch-base-8",
+    "llama4-scout-text",
+    "pangu-alpha-207b",
+    "glm-130b",
+]
 
 
 @daily(12)
@@ -90,9 +101,12 @@ assert float(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))) == 
 # to do so, and run again.
 KINDS = {
     "jamba-1.5-mini": 3,  # Mamba with a feed-forward or experts, attention
-    "gpt3-175b": 1, "nemotron-h-8b": 3, "qwen3-next-80b-a3b": 2, "mamba2-130m": 1,
+    "gpt3-175b": 1,
+    "nemotron-h-8b": 3,
+    "qwen3-next-80b-a3b": 2,
+    "mamba2-130m": 1,
     "gemma-3n-e2b-text": None,
-}  # fmt: skip
+}
 
 
 def states_of(run: MeasuredRun) -> list[torch.Size]:

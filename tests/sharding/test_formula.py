@@ -36,11 +36,15 @@ RING = {"dtype": "bf16", "attention": "flash", "seq_len": 48}
 # a model, its mesh, the stage of ZeRO (-1: it serves), what else is asked
 Case = tuple[str, str, int, dict[str, Any]]
 SHORT: dict[str, dict[str, Any]] = {
-    **{"ring": RING, "full": {"checkpointing": "full"}, "flash": {"attention": "flash"}},
-    **{"bf16": {"dtype": "bf16"}, "mixed": {"dtype": "bf16", "master": True}},
-    **{"master": {"master": True}, "loss": {"loss_parallel": True}},
+    "ring": RING,
+    "full": {"checkpointing": "full"},
+    "flash": {"attention": "flash"},
+    "bf16": {"dtype": "bf16"},
+    "mixed": {"dtype": "bf16", "master": True},
+    "master": {"master": True},
+    "loss": {"loss_parallel": True},
     "sequence": {"sequence_parallel": True, "seq_len": 12},
-    **{"gpipe": {"schedule": "gpipe"}},
+    "gpipe": {"schedule": "gpipe"},
 }
 # A model, its mesh, the stage of ZeRO, and what else is asked; `;` or a line's end between two.
 OFTEN = """

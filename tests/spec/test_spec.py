@@ -71,12 +71,15 @@ MLSTM = {
 } | {"recurrent": "mlstm"}
 MLSTM |= {"n_linear_heads": 3}
 FFN_ALONE = {
-    **{name: value for name, value in DENSE.items() if name not in ("n_heads", "n_kv_heads",
-        "head_dim")},
+    **{
+        name: value
+        for name, value in DENSE.items()
+        if name not in ("n_heads", "n_kv_heads", "head_dim")
+    },
     "attention": "none",
     "mixer_pattern": "N",
     "position": "none",
-}  # fmt: skip
+}
 
 # base, what is changed, and the message's beginning and remedy
 YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False}

@@ -279,23 +279,35 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(PICKS).flops(torch.rand(3)), "depends on .* --device cpu"),
     (lambda: metacount.train(Sparse(), inputs=(torch.rand(5, 8),)), "depends on .* --device cpu"),
     (lambda: metacount.summary(ASKS).flops(torch.rand(3), device="gpu"), "choose meta or cpu"),
-    (lambda: metacount.train(nn.Linear(2**16, 2**15, device="meta"), input_size=(1, 2**16),
-        device="cpu"), "has 8.00 GiB, and device cpu takes"),
-    (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
-        r"fails on \[2, 5\] float32"),
-    (lambda: metacount.summary(nn.Embedding(5, 4)).flops(torch.rand(2, 5)),
-        r"fails on \[2, 5\] float32: .*--input 2,16:int64"),
-    (lambda: metacount.summary(Runs(unfinished)).flops(torch.rand(3)),
-        "fails on .*NotImplementedError: no such mode"),
+    (
+        lambda: metacount.train(
+            nn.Linear(2**16, 2**15, device="meta"), input_size=(1, 2**16), device="cpu"
+        ),
+        "has 8.00 GiB, and device cpu takes",
+    ),
+    (
+        lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
+        r"fails on \[2, 5\] float32",
+    ),
+    (
+        lambda: metacount.summary(nn.Embedding(5, 4)).flops(torch.rand(2, 5)),
+        r"fails on \[2, 5\] float32: .*--input 2,16:int64",
+    ),
+    (
+        lambda: metacount.summary(Runs(unfinished)).flops(torch.rand(3)),
+        "fails on .*NotImplementedError: no such mode",
+    ),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(), "needs inputs"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, -1)), "whole numbers"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, 3), dtype="f8"), "dtype is"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(3), input_size=(3,)), "leave"),
-    (lambda: metacount.summary(nn.ModuleList([nn.Linear(3, 4)])).flops(torch.rand(3)),
-        "has no forward"),
+    (
+        lambda: metacount.summary(nn.ModuleList([nn.Linear(3, 4)])).flops(torch.rand(3)),
+        "has no forward",
+    ),
     (lambda: metacount.summary(nn.Linear(3, 4)).flow(torch.rand(3), decode=True), "tokens"),
     (lambda: metacount.summary(3), "a model is a name"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", range(len(WRONG)))

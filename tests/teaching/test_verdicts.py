@@ -279,32 +279,44 @@ def test_every_verdict_is_explained(id: str) -> None:
 
 # A claim, another claimed number or other options of its judge, and the verdict on that.
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
-    *((id, {"claimed": claimed}, verdict) for id, claimed, verdict in (
-        ("block-512-attention", "1,048,577", WRONG),
-        ("block-512-share", {"FFN": "0.67", "attention": "0.34"}, WRONG),
-        ("bert-base-pooler", "0.6M", RIGHT),
-        ("gpt2-medium-total", dict(zip(("block", "table", "sum", "whole"),
-         ("12.58M", "51M", "354M", "355M"), strict=True)), WRONG),
-        ("unselected-expert-gradient", 1, WRONG),
-        ("llama-7b-head-tied", {"without": "6.6B", "with": "6.7B"}, WRONG),
-        ("bert-base-embedding", "25M", WRONG),
-        ("width-squared", "1.5", WRONG),
-        ("swiglu-equals-4x", {"SwiGLU": "135M", "GELU": "135M"}, WRONG),
-        ("mixtral-total", "47B", RIGHT),
-        ("mixtral-token-cost", "14B", WRONG),
-        ("deepseek-moe-16-experts", {"n_experts": 64, "top_k": 6}, RIGHT),
-        ("v2-162-experts", "161", WRONG),
-        ("t5-prenorm-rms", {"norm": "layernorm", "n_layers": 24}, WRONG),
-        ("qwen3-235b-active", "22,190,763,520", RIGHT),
-        ("moe-share-drop", {"total": "over 94 %", "active": "about 64 %"}, CONDITIONAL),
-        ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
-        ("all-moe-k2", 6, WRONG),
-        ("rmsnorm-half", "1", CONDITIONAL),  # of those without a bias
-        # every mixture is larger than 600M, but not every dense model smaller
-        ("moe-from-100b", "600M", WRONG),
-        # 2.5 % around these: met by some, not by all
-        ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
-    )),
+    *(
+        (id, {"claimed": claimed}, verdict)
+        for id, claimed, verdict in (
+            ("block-512-attention", "1,048,577", WRONG),
+            ("block-512-share", {"FFN": "0.67", "attention": "0.34"}, WRONG),
+            ("bert-base-pooler", "0.6M", RIGHT),
+            (
+                "gpt2-medium-total",
+                dict(
+                    zip(
+                        ("block", "table", "sum", "whole"),
+                        ("12.58M", "51M", "354M", "355M"),
+                        strict=True,
+                    )
+                ),
+                WRONG,
+            ),
+            ("unselected-expert-gradient", 1, WRONG),
+            ("llama-7b-head-tied", {"without": "6.6B", "with": "6.7B"}, WRONG),
+            ("bert-base-embedding", "25M", WRONG),
+            ("width-squared", "1.5", WRONG),
+            ("swiglu-equals-4x", {"SwiGLU": "135M", "GELU": "135M"}, WRONG),
+            ("mixtral-total", "47B", RIGHT),
+            ("mixtral-token-cost", "14B", WRONG),
+            ("deepseek-moe-16-experts", {"n_experts": 64, "top_k": 6}, RIGHT),
+            ("v2-162-experts", "161", WRONG),
+            ("t5-prenorm-rms", {"norm": "layernorm", "n_layers": 24}, WRONG),
+            ("qwen3-235b-active", "22,190,763,520", RIGHT),
+            ("moe-share-drop", {"total": "over 94 %", "active": "about 64 %"}, CONDITIONAL),
+            ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
+            ("all-moe-k2", 6, WRONG),
+            ("rmsnorm-half", "1", CONDITIONAL),  # of those without a bias
+            # every mixture is larger than 600M, but not every dense model smaller
+            ("moe-from-100b", "600M", WRONG),
+            # 2.5 % around these: met by some, not by all
+            ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
+        )
+    ),
     ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, WRONG),  # 6.6B, not 6.7B
     ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
     ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
@@ -333,22 +345,25 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("glu-sigmoid", {"activation": "silu"}, WRONG),
     ("sinusoidal-formula", {"style": "halves"}, WRONG),
     ("k-experts-get-gradient", {"experts": {"1": 1, "2": 1}}, CONDITIONAL),
-    *((id, {"formula": formula}, verdict) for id, formula, verdict in (
-        # an output gate is as wide as the queries (Qwen3-Next): one matrix more
-        ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", CONDITIONAL),
-        ("ffn-gelu-8d2", "2*d_model*d_ff", RIGHT),
-        ("ffn-gelu-8d2", "2*d_model*d_ff + d_model", WRONG),
-        ("ffn-swiglu-3dm", "2*d_model*d_ff", WRONG),
-        ("ffn-swiglu-3dm", "8*d_model**2", CONDITIONAL),
-        ("relu-ffn-bias", "2*d_model*d_ff", WRONG),
-        ("qwen2-attention", "4*d_model**2", CONDITIONAL),
-        # an indexer keeps keys of its own (DeepSeek-V3.2)
-        ("mla-cache-dc", "n_layers*(kv_lora_rank + qk_rope_head_dim)", CONDITIONAL),
-        ("moe-params", "n_experts*3*d_model*d_ff_expert", WRONG),
-        ("moe-flops-k3dm", "6*top_k*d_model*d_ff_expert + 2*d_model*n_experts", CONDITIONAL),
-        ("qwen3-dense-others", "n_layers*2*d_model + d_model", RIGHT),
-    )),
-]  # fmt: skip
+    *(
+        (id, {"formula": formula}, verdict)
+        for id, formula, verdict in (
+            # an output gate is as wide as the queries (Qwen3-Next): one matrix more
+            ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", CONDITIONAL),
+            ("ffn-gelu-8d2", "2*d_model*d_ff", RIGHT),
+            ("ffn-gelu-8d2", "2*d_model*d_ff + d_model", WRONG),
+            ("ffn-swiglu-3dm", "2*d_model*d_ff", WRONG),
+            ("ffn-swiglu-3dm", "8*d_model**2", CONDITIONAL),
+            ("relu-ffn-bias", "2*d_model*d_ff", WRONG),
+            ("qwen2-attention", "4*d_model**2", CONDITIONAL),
+            # an indexer keeps keys of its own (DeepSeek-V3.2)
+            ("mla-cache-dc", "n_layers*(kv_lora_rank + qk_rope_head_dim)", CONDITIONAL),
+            ("moe-params", "n_experts*3*d_model*d_ff_expert", WRONG),
+            ("moe-flops-k3dm", "6*top_k*d_model*d_ff_expert + 2*d_model*n_experts", CONDITIONAL),
+            ("qwen3-dense-others", "n_layers*2*d_model + d_model", RIGHT),
+        )
+    ),
+]
 
 
 @daily(3)

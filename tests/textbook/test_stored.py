@@ -76,9 +76,14 @@ def test_blocks_of_fp8_have_as_many_scales_as_the_files(
 
 # One layer: q, o [12, 12], k, v [6, 12], gate, up [20, 12], down [12, 20]; head [33, 12].
 SMALL = {
-    "model_type": "llama", "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "intermediate_size": 20, "vocab_size": 33,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 20,
+    "vocab_size": 33,
+}
 TALL = [(12, 12), (12, 12), (6, 12), (6, 12), (20, 12), (20, 12), (12, 20)]
 REST = 2 * (2 * 33 * 12 + 3 * 12)  # two tables and three norms in bf16
 
@@ -295,14 +300,18 @@ def bytes_by_transformers(rows: int, columns: int) -> int:
     ("quantization", "of_matrix"),
     [
         # ModelOpt has two float32 more: weight_scale_2 and input_scale
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
-         lambda rows, columns: bytes_by_torchao("nvfp4", rows, columns) + 8),
-        (compressed(num_bits=4, type="float", strategy="group", group_size=32),
-         lambda rows, columns: bytes_by_torchao("mxfp4", rows, columns)),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+            lambda rows, columns: bytes_by_torchao("nvfp4", rows, columns) + 8,
+        ),
+        (
+            compressed(num_bits=4, type="float", strategy="group", group_size=32),
+            lambda rows, columns: bytes_by_torchao("mxfp4", rows, columns),
+        ),
         ({"quant_method": "fp8", "weight_block_size": [16, 48]}, bytes_by_transformers),
     ],
     ids=["nvfp4", "mxfp4", "fp8"],
-)  # fmt: skip
+)
 def test_a_matrix_takes_the_bytes_that_a_library_stores(
     quantization: dict[str, Any], of_matrix: Any
 ) -> None:

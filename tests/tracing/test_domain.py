@@ -20,10 +20,15 @@ S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
 @pytest.mark.parametrize(
     ("text", "sign"),
     [
-        ("a*b - 8", 2), ("a*b - 9", 1), ("a*b - 10", 0), ("a - b", 0), ("a**2*b - a*b + a", 2),
-        ("a - floor(1/b) - 3", 1), ("a/2 - 1", 2),
+        ("a*b - 8", 2),
+        ("a*b - 9", 1),
+        ("a*b - 10", 0),
+        ("a - b", 0),
+        ("a**2*b - a*b + a", 2),
+        ("a - floor(1/b) - 3", 1),
+        ("a/2 - 1", 2),
     ],
-)  # fmt: skip
+)
 def test_signs_are_shown_of_all_sizes_from_three(text: str, sign: int) -> None:
     a, b = sympy.symbols("a b", integer=True, positive=True)
     expr = sympy.sympify(text, locals={"a": a, "b": b})

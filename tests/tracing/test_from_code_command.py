@@ -44,14 +44,20 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "message"),
     [
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
-        (("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
-            "computes every pair and masks afterwards"),
-        (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
-            "no form of kv_cache_bytes: nothing is measured"),
-        (("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
-            "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must"),
+        (
+            ("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
+            "computes every pair and masks afterwards",
+        ),
+        (
+            ("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
+            "no form of kv_cache_bytes: nothing is measured",
+        ),
+        (
+            ("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
+            "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:

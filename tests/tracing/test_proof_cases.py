@@ -23,9 +23,14 @@ from metacount.verify.cases import cases, small, spec_of
 from metacount.verify.for_all_sizes import of_type, prove
 
 ONES = (
-    "gemma-2b", "palm-540b", "gemma3-1b", "deepseek-v3", "glm-4.5", "llama4-scout-text",
+    "gemma-2b",
+    "palm-540b",
+    "gemma3-1b",
+    "deepseek-v3",
+    "glm-4.5",
+    "llama4-scout-text",
     "switch-c-2048",
-)  # fmt: skip
+)
 
 
 def test_every_size_of_the_catalog_is_a_letter_first() -> None:
@@ -88,9 +93,12 @@ def larger(a: Any, b: Any) -> Any:
 BREACHES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "a power": ("gemma-2b", "grouped_attention", kv_heads(lambda part: part.n_kv_heads**2)),
     "a product of two sizes, one of them 1": ("deepseek-v3", "mixture", wider_shared),
-    "the larger of two": ("gemma-2b", "grouped_attention",
-        kv_heads(lambda part: larger(part.n_kv_heads, part.head_dim - 255))),
-}  # fmt: skip
+    "the larger of two": (
+        "gemma-2b",
+        "grouped_attention",
+        kv_heads(lambda part: larger(part.n_kv_heads, part.head_dim - 255)),
+    ),
+}
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[[Any], Any]) -> None:

@@ -35,10 +35,17 @@ def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], rig
 @pytest.mark.parametrize(
     "text",
     [
-        "d.real == 1", "d == 'x'", "d ==", "d % 0 == 0", "[d] == 1", "d == 1.5", "(d == 1", "d(d)",
+        "d.real == 1",
+        "d == 'x'",
+        "d ==",
+        "d % 0 == 0",
+        "[d] == 1",
+        "d == 1.5",
+        "(d == 1",
+        "d(d)",
         "",
     ],
-)  # fmt: skip
+)
 def test_nothing_else_is_a_condition(text: str) -> None:
     with pytest.raises(NotReadable):
         value(text, {"d": 12})

@@ -89,7 +89,11 @@ HEAD = {"head_transform": True, "head_transform_bias": True}
 NEAR = {"window": 3, "window_pattern": "LG", "n_layers": 3, "n_heads_windowed": 4}
 # sizes that are named in the text below by one word
 NAMED: dict[str, Changes] = {
-    **{"T5": T5, "MLA": MLA, "EXPERTS": EXPERTS, "HEAD": HEAD, "SCALES": {"ssm_scales": SCALES}},
+    "T5": T5,
+    "MLA": MLA,
+    "EXPERTS": EXPERTS,
+    "HEAD": HEAD,
+    "SCALES": {"ssm_scales": SCALES},
     "SHARED": {**EXPERTS, "n_shared_experts": 2, "d_ff_shared": 11},
     "GROWTH": {"query_growth": {**LAW, "nope_only": False}},
     "LATE_GROWTH": {"query_growth": {**LAW, "nope_only": True}},

@@ -18,10 +18,16 @@ from metacount.resolve import model_of
 from metacount.verify import forward
 
 BASE: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 42, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 71, "vocab_size": 101,
+    "model_type": "llama",
+    "num_hidden_layers": 3,
+    "hidden_size": 42,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 71,
+    "vocab_size": 101,
     "pad_token_id": 0,
-}  # fmt: skip
+}
 # Bytes in float32: the table, a layer (q and o, k and v, the feed-forward, two norms).
 TABLE, LAYER = 4 * 101 * 42, 4 * (2 * 42 * 60 + 2 * 42 * 20 + 3 * 42 * 71 + 2 * 42)
 

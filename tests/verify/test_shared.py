@@ -69,15 +69,27 @@ def the_price_of_a_product(patch: pytest.MonkeyPatch) -> None:
 # name: (what is broken, the model, its workload, the quantity that differs)
 SHARED: dict[str, tuple[Plant, Any, Workload, str]] = {
     "which layers have experts": (is_moe_layer, "deepseek-moe-16b", Workload(seq_len=8), "params"),
-    "which layers see a window": (is_windowed_layer, "gemma2-2b", Workload(seq_len=8192),
-        "kv_cache_bytes"),
+    "which layers see a window": (
+        is_windowed_layer,
+        "gemma2-2b",
+        Workload(seq_len=8192),
+        "kv_cache_bytes",
+    ),
     "bytes of a dtype": (bytes_of_a_dtype, "llama-7b", Workload(seq_len=8), "kv_cache_bytes"),
-    "the length of an encoder's input": (a_longer_source, T5, Workload(seq_len=7, source_len=11),
-        "matmul_flops"),
+    "the length of an encoder's input": (
+        a_longer_source,
+        T5,
+        Workload(seq_len=7, source_len=11),
+        "matmul_flops",
+    ),
     "from a config to a spec": (a_key_taken_for_another, MISTRAL, Workload(seq_len=7), "params"),
-    "prices of operators": (the_price_of_a_product, "llama-7b", Workload(seq_len=8),
-        "matmul_flops"),
-}  # fmt: skip
+    "prices of operators": (
+        the_price_of_a_product,
+        "llama-7b",
+        Workload(seq_len=8),
+        "matmul_flops",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -94,13 +94,16 @@ REFUSED = [
     ({"a": U8, "b": {**U8, "data_offsets": [1, 4]}}, b"xxxx", "overlaps the tensor before it"),
     ({"a": U8}, b"xx", "take 3 bytes, the file holds 2; fetch it again"),
     ({"a": U8}, b"xxxx", "take 3 bytes, the file holds 4; write it again"),
-    (b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2), b"xxx",
-        "safetensors writes: a is given twice"),
+    (
+        b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2),
+        b"xxx",
+        "safetensors writes: a is given twice",
+    ),
     ({"__metadata__": {"a": 1}}, b"", "__metadata__ must hold texts alone"),
     (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
     (b'{"a":{"dtype":"U8","shape":[' + b"1" * 5000 + b"]}}", b"", "a number of 5000 digits"),
     (b'{"a":NaN}', b"", "NaN is not a number"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("header", "data", "message"), REFUSED)

@@ -18,10 +18,17 @@ import metacount
 from metacount.cli import main
 
 TINY = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 12,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10,
-    "intermediate_size": 17, "vocab_size": 101, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 17,
+    "vocab_size": 101,
+    "tie_word_embeddings": False,
+}
 # embedding and head 2·101·12; per layer: q and o 2·12·60, k and v 2·12·20, FFN 3·12·17, norms 2·12;
 # final norm 12
 TINY_PARAMS = 2 * 101 * 12 + 3 * (2 * 12 * 60 + 2 * 12 * 20 + 3 * 12 * 17 + 2 * 12) + 12

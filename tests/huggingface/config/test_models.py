@@ -144,12 +144,24 @@ def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
 # ---- Gemma 4 26B-A4B: sizes of its config; its card has 25.2B, of which 3.8B are active ----
 
 A4B: dict[str, Any] = {
-    "model_type": "gemma4_text", "attention_k_eq_v": True, "enable_moe_block": True,
-    "global_head_dim": 512, "head_dim": 256, "hidden_size": 2816, "hidden_size_per_layer_input": 0,
-    "intermediate_size": 2112, "moe_intermediate_size": 704, "num_attention_heads": 16,
-    "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 30,
-    "num_key_value_heads": 8, "num_kv_shared_layers": 0, "top_k_experts": 8, "vocab_size": 262144,
-}  # fmt: skip
+    "model_type": "gemma4_text",
+    "attention_k_eq_v": True,
+    "enable_moe_block": True,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_size": 2816,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 2112,
+    "moe_intermediate_size": 704,
+    "num_attention_heads": 16,
+    "num_experts": 128,
+    "num_global_key_value_heads": 2,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 8,
+    "num_kv_shared_layers": 0,
+    "top_k_experts": 8,
+    "vocab_size": 262144,
+}
 
 
 def test_gemma_4_26b_by_hand() -> None:
@@ -169,12 +181,21 @@ def test_gemma_4_26b_by_hand() -> None:
 # ---- Nemotron 3 Ultra, published as 550B-A55B: sizes of its config ----
 
 ULTRA: dict[str, Any] = {
-    "model_type": "nemotron_h", "hidden_size": 8192, "vocab_size": 131072,
-    "hybrid_override_pattern": "MEMEMEM*E" * 12, "mamba_head_dim": 64, "mamba_num_heads": 256,
-    "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 5120,
-    "moe_latent_size": 2048, "moe_shared_expert_intermediate_size": 10240,
-    "num_attention_heads": 64, "num_key_value_heads": 2, "head_dim": 128,
-}  # fmt: skip
+    "model_type": "nemotron_h",
+    "hidden_size": 8192,
+    "vocab_size": 131072,
+    "hybrid_override_pattern": "MEMEMEM*E" * 12,
+    "mamba_head_dim": 64,
+    "mamba_num_heads": 256,
+    "n_routed_experts": 512,
+    "num_experts_per_tok": 22,
+    "moe_intermediate_size": 5120,
+    "moe_latent_size": 2048,
+    "moe_shared_expert_intermediate_size": 10240,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
 
 
 def test_nemotron_3_ultra_by_hand() -> None:

@@ -184,15 +184,21 @@ def test_numbers_of_rope_are_refused_where_no_angles_are_made(
     ("keys", "said"),
     [
         ({"attention_dropout": "none"}, "attention_dropout must be a number or null: got 'none'"),
-        ({"eos_token_id": 1.5},
-            "eos_token_id must be a whole number, a list of whole numbers or null: got 1.5"),
+        (
+            {"eos_token_id": 1.5},
+            "eos_token_id must be a whole number, a list of whole numbers or null: got 1.5",
+        ),
         ({"initializer_range": -0.5}, "initializer_range must be 0 to 1: got -0.5"),
-        ({"hidden_size": 256, "num_attention_heads": 7},
-            "the width must be a multiple of the heads: 256 % 7 = 4"),
-        ({"model_type": "mpt", "attn_config": {"softmax_scale": 1}},
-            "attn_config.softmax_scale must be a number with a decimal point or null: got 1"),
+        (
+            {"hidden_size": 256, "num_attention_heads": 7},
+            "the width must be a multiple of the heads: 256 % 7 = 4",
+        ),
+        (
+            {"model_type": "mpt", "attn_config": {"softmax_scale": 1}},
+            "attn_config.softmax_scale must be a number with a decimal point or null: got 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_transformers_refuses_is_counted_but_not_called_proven(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:

@@ -73,15 +73,31 @@ def test_a_mapped_type_computes_what_transformers_computes(name: str) -> None:
 # Latents of even width: `view_as_complex` in DeepSeek-V2 takes no other.
 V2 = {"kv_lora_rank": 14, "qk_nope_head_dim": 6}
 OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
-    ("deepseek_v2", {**V2, "topk_method": "group_limited_greedy", "n_routed_experts": 10,
-                     "n_group": 5, "topk_group": 2}),
+    (
+        "deepseek_v2",
+        {
+            **V2,
+            "topk_method": "group_limited_greedy",
+            "n_routed_experts": 10,
+            "n_group": 5,
+            "topk_group": 2,
+        },
+    ),
     ("deepseek_v2", {**V2, "q_lora_rank": None}),
     ("deepseek_v3", {"rope_interleave": False}),
-    ("falcon", {"hidden_size": 48, "num_attention_heads": 6, "alibi": True, "multi_query": False,
-                "parallel_attn": False}),
+    (
+        "falcon",
+        {
+            "hidden_size": 48,
+            "num_attention_heads": 6,
+            "alibi": True,
+            "multi_query": False,
+            "parallel_attn": False,
+        },
+    ),
     ("nemotron_h", {"moe_latent_size": 16}),
     ("gemma4_text", GEMMA4),
-]  # fmt: skip
+]
 
 
 @daily(2)

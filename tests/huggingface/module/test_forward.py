@@ -20,9 +20,15 @@ from metacount.spec import Workload  # noqa: E402
 B, S = 2, 11
 RUN = Workload(batch_size=B, seq_len=S)
 LLAMA = {
-    "model_type": "llama", "vocab_size": 101, "hidden_size": 12, "intermediate_size": 17,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 101,
+    "hidden_size": 12,
+    "intermediate_size": 17,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+}
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2,
            "sliding_window": None}  # fmt: skip
 TINY = {"vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,

@@ -17,9 +17,14 @@ from metacount.modules.build import build
 torch.set_num_threads(1)
 
 GPT2 = {
-    "model_type": "gpt2", "n_layer": 3, "n_embd": 42, "n_head": 6, "n_inner": 71, "vocab_size": 101,
+    "model_type": "gpt2",
+    "n_layer": 3,
+    "n_embd": 42,
+    "n_head": 6,
+    "n_inner": 71,
+    "vocab_size": 101,
     "n_positions": 29,
-}  # fmt: skip
+}
 
 
 ATTENTION, NORM = "transformer.h.0.attn.c_attn.weight", "transformer.h.3.ln_1.weight"
