@@ -40,7 +40,8 @@ SAID = {
     f"{LLAMA} --formula": "on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, attention eager"
     "|largest (rank 0) smallest (rank 8)|kept activations"
     "|at most: what stages hold in a schedule is followed in a run, not counted",
-    "shard gpt2 --mesh pp=2 --train --set n_layers=2 --seq 8": "received from stages|bytes on rank 0, less buffers: parameters",
+    "shard gpt2 --mesh pp=2 --train --set n_layers=2 --seq 8": "received from stages"
+    "|bytes on rank 0, less buffers: parameters",
     f"{LLAMA} --formula --ranks all": "rank 0 with others|rank 8 with others",
     "shard gpt2 --mesh dp=2 --formula": "largest (rank 0)|rank 0 sends nothing",
     # FSDP2, which runs, spreads them in each backward; ZeRO 1 keeps them until the step
