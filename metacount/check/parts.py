@@ -396,7 +396,7 @@ def cache_parts(letters: Letters) -> list[Part]:
     n_indexed, n_sharing = (
         count(o, o.n_layers) for count in (pieces.indexed_layers, pieces.sharing_layers)
     )
-    of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
+    of_index = model.cached_tensors(o, indexed=bool(n_indexed != 0))[len(cached) :]
     if n_sharing != 0:  # of MLA, whose index's keys stand last
         n_indexed, of_index, cached = full - n_sharing, cached[-1:], cached[:-1]
     # label, tensors, layers that keep them, positions of each

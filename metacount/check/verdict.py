@@ -175,6 +175,8 @@ def _attention(spec: ModelSpec) -> str:
     if spec.attention == "mla":
         indexed = " that attends to the pairs an indexer selects" * (spec.index_top_k is not None)
         return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
+    if spec.attention == "compressed":
+        return f"compressed attention by the letters {spec.compression_pattern}"
     blocks = ""
     if spec.index_block_len is not None:
         of_layers = _of_layers("I", spec.index_pattern)
@@ -495,6 +497,11 @@ def check(
         remedy = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {remedy}")
     check_size(model, count(known.spec, Request()).params)
+    if known.spec.compression_pattern or known.spec.n_streams:
+        raise InputError(
+            "check knows no parts of compressed attention and of several residual streams; "
+            "`count` and `verify` do"
+        )
     case = (known.spec, fitted(known.spec, workload or Request()))
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds

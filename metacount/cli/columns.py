@@ -56,7 +56,7 @@ def known_columns() -> list[str]:
 
 
 def attention_kind(spec: ModelSpec) -> str:
-    """Name the kind of attention by what it keeps: MHA, GQA, MQA or MLA; none without attention.
+    """Name the kind of attention by what it keeps: MHA, GQA, MQA, MLA or compressed; none without.
 
     >>> from metacount.catalog import entry
     >>> [attention_kind(entry(name).spec()) for name in ("gpt2", "llama3-8b", "deepseek-v3")]
@@ -64,8 +64,8 @@ def attention_kind(spec: ModelSpec) -> str:
     """
     if spec.attention == "mla":
         return "MLA"
-    if spec.attention == "none":
-        return "none"
+    if spec.attention in ("none", "compressed"):
+        return str(spec.attention)
     return heads(spec.n_heads, spec.n_kv_heads).partition(" ")[0]
 
 

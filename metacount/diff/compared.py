@@ -29,7 +29,12 @@ from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pie
 from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    NoAttention,
+)
 from metacount.spec.ffn import Mixture
 from metacount.spec.model import FIELDS, PATHS
 from metacount.spec.stack import SHARING
@@ -49,8 +54,8 @@ if TYPE_CHECKING:
 QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
 ENDS = ("embedding", "positions", "head", "pooler")  # of the model, not of a stack of it
 BESIDE, AROUND = "beside the branches", "around the blocks"
-OF_EACH_BLOCK = ("altup.", "laurel.", "per_layer_input.")
-OF_NO_BLOCK = ("copies.", "per_layer_inputs.")
+OF_EACH_BLOCK = ("altup.", "laurel.", "per_layer_input.", "attn_hc.", "ffn_hc.")
+OF_NO_BLOCK = ("copies.", "per_layer_inputs.", "hc_head.")
 
 
 @frozen
@@ -154,7 +159,7 @@ def _of_stack(
         made = "gated" if like.gated else "plain"
     attends = attention_described(plain)
     if not isinstance(mixer, NoAttention) and shared is None:
-        kind = "mla" if isinstance(mixer, LatentAttention) else "heads"
+        kind = "heads" if isinstance(mixer, Attention) else mixer.word
         yield "attention", kind, attends, "decoder.attention"
     if plain.has_encoder and stack == "decoder":
         yield "cross-attention", "heads", attends, "decoder.attention"
@@ -191,14 +196,17 @@ def _of_stack(
 
 
 def _streams(plain: ModelSpec) -> Iterator[Described]:
-    """Yield AltUp, LAuReL and each layer's own embedding: in every block, and around them."""
+    """Yield AltUp, LAuReL, several streams and each layer's own embedding: in every block, and
+    around them.
+    """
     last = plain.last_stack
+    streams = f"hyper-connections of {last.hyper.n_streams} streams" if last.hyper else ""
     altup = f"AltUp of {last.altup.n_inputs} copies" if last.altup else ""
     laurel = f"LAuReL of rank {last.laurel.rank}" if last.laurel else ""
     inputs = f"a layer's embedding of {last.layer_inputs.width}" if last.layer_inputs else ""
-    fields = "decoder.altup decoder.laurel decoder.layer_inputs.width"
-    yield BESIDE, "around", ", ".join(filter(None, (altup, laurel, inputs))), fields
-    text = ", ".join(filter(None, (altup, inputs)))
+    fields = "decoder.altup decoder.laurel decoder.hyper decoder.layer_inputs.width"
+    yield BESIDE, "around", ", ".join(filter(None, (altup, laurel, streams, inputs))), fields
+    text = ", ".join(filter(None, (altup, streams, inputs)))
     yield AROUND, "around", text, "decoder.layer_inputs.vocab_size"
 
 
@@ -276,6 +284,8 @@ def attention_described(spec: ModelSpec) -> str:
         text = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
     elif isinstance(mixer, Attention):
         text = heads(mixer.n_heads, mixer.n_kv_heads)
+    elif isinstance(mixer, CompressedAttention):
+        text = f"{mixer.n_heads} heads, one key, compressed entries by {mixer.pattern}"
     else:
         return "none"
     if mixer.window is None:

@@ -242,13 +242,14 @@ def _filled(step: Step) -> Step:
     return replace(step, equation=step.equation.replace("{last}", text))
 
 
+EVEN = ("head_dim", "head_dim_windowed", "qk_rope_head_dim", "rotary_dim", "rotary_dim_windowed")
 RUNS = 2  # beside the one that is shown
 
 # Which blocks are of which kind: what is run must stay the same.
 STRUCTURE = frozenset((
     *OF_LAYERS, *OF_LISTS, "position_offset", "max_distance",
     # how many blocks there are, and are chosen, is told as it is
-    "index_block_len", "index_top_blocks", "index_local_blocks",
+    "index_block_len", "index_top_blocks", "index_local_blocks", "sparse_ratio", "heavy_ratio",
 ))  # fmt: skip
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
 SMALL = {
@@ -340,24 +341,19 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     }
     heads = next(counts)
     if spec.n_heads not in (1, None):
-        values["n_heads"] = heads
+        values["n_heads"] = heads * values.get("o_groups", 1)
     if "n_kv_heads" in values:
         same = spec.n_kv_heads == spec.n_heads
         values["n_kv_heads"] = heads if same else next(counts)
         values["n_heads"] = heads if same else heads * values["n_kv_heads"]
-    for name in ("head_dim", "qk_rope_head_dim", "rotary_dim"):
-        if name in values:
-            values[name] *= 2
-    if "rotary_dim" in values and values["rotary_dim"] > values["head_dim"]:
-        both = values["rotary_dim"], values["head_dim"]
-        values["head_dim"], values["rotary_dim"] = both
+    _fit_heads(values, counts)
     for part, product in DIVIDES.items():
         if product in values:
             values[product] = next(counts) * values.get(part, 1)
     if "index_top_k" in values:
-        inside = spec.index_top_k < workload.seq_len
+        inside = spec.index_top_k < workload.seq_len // (spec.sparse_ratio or 1)
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
-        values["index_head_dim"] += values["qk_rope_head_dim"]
+        values["index_head_dim"] += values.get("qk_rope_head_dim", values.get("rotary_dim", 0))
     values |= _of_block_index(spec, values, counts)
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
@@ -368,6 +364,23 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     if "n_positions" in values:
         values["n_positions"] = POSITIONS[n]
     return values
+
+
+def _fit_heads(values: dict[str, int], counts: Iterator[int]) -> None:
+    """Change sizes so that heads fall into groups, in windows too, and have the pairs that turn."""
+    if "n_kv_heads_windowed" in values:
+        values["n_kv_heads_windowed"] = next(counts)
+        values["n_heads"] = values.get("n_heads", 1) * values["n_kv_heads_windowed"]
+    if "n_heads_windowed" in values:
+        groups = values.get("n_kv_heads_windowed", values.get("n_kv_heads", 1))
+        values["n_heads_windowed"] = next(counts) * groups
+    for name in EVEN:
+        if name in values:
+            values[name] *= 2
+    near = "head_dim_windowed" if "head_dim_windowed" in values else "head_dim"
+    for turned, head in (("rotary_dim", "head_dim"), ("rotary_dim_windowed", near)):
+        if turned in values and values[turned] > values[head]:
+            values[turned], values[head] = values[head], values[turned]
 
 
 def _of_block_index(

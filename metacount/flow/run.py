@@ -95,10 +95,10 @@ def flow_of(subject: Subject, *, decode: bool) -> Flow:
 
 
 # The steps, the numbers of the letters, and notes.
-Told: TypeAlias = tuple[tuple[Step, ...], dict[str, int], tuple[str, ...]]
+StepsOfRun: TypeAlias = tuple[tuple[Step, ...], dict[str, int], tuple[str, ...]]
 
 
-def _our_steps(subject: Subject, decode: bool) -> Told:
+def _our_steps(subject: Subject, decode: bool) -> StepsOfRun:
     from metacount.modules.build import build
 
     spec, run = subject.module.spec, subject.run
@@ -113,7 +113,7 @@ def _our_steps(subject: Subject, decode: bool) -> Told:
     return named(steps, others, Letters([letters, *(o.letters for o in runs)])), letters, ()
 
 
-def _their_steps(subject: Subject, decode: bool) -> Told:
+def _their_steps(subject: Subject, decode: bool) -> StepsOfRun:
     from metacount.huggingface.module.witness import shortfall
 
     module, run, name = subject.module, subject.run, subject.name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metacount.formulas import ends
 from metacount.formulas.attention import Attending, grouped_attention, latent_attention
+from metacount.formulas.compressed import compressed_attention, read_streams, write_streams
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.mixers import run_mixer
 from metacount.formulas.tape import (
@@ -22,7 +23,7 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, LatentAttention
+from metacount.spec.attention import Attention, CompressedAttention, LatentAttention
 from metacount.spec.field import altered
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
 from metacount.spec.stack import (
@@ -72,6 +73,7 @@ PLACED = {
         FFN: ("post_attention_layernorm", ""),
     },
 }
+HYPER = {MIXER: "attn_hc", FFN: "ffn_hc"}  # what reads and writes streams, by branch
 NORM_OF_SUM = ("post", "deep")  # the norm stands behind the addition
 
 
@@ -84,7 +86,7 @@ class Layer:
     `shares`: it reads what an earlier block's indexer chose;
     `cross`: it has cross-attention; `second`: its feed-forward has the second width; `first_norm`:
     it has the first norm; `queried`: its queries are those of a table (the last block of PanGu-α);
-    `of_encoder`: it is of the encoder beside a decoder.
+    `of_encoder`: it is of the encoder beside a decoder; `compression`: its letter in that pattern.
     """
 
     mixer: str = "A"
@@ -99,6 +101,7 @@ class Layer:
     first_norm: bool = True
     queried: bool = False
     of_encoder: bool = False
+    compression: str = ""
 
 
 @frozen
@@ -130,6 +133,11 @@ def layer_of(spec: ModelSpec, stack: Stack, index: int) -> Layer:
         first_norm=index > 0 or last.norms.first,
         queried=index == stack.n_layers - 1 and has_queries(spec),
         of_encoder=spec.has_encoder and stack is not spec.decoder,
+        compression=(
+            last.attention.letter_of(index)
+            if isinstance(last.attention, CompressedAttention)
+            else ""
+        ),
     )
 
 
@@ -180,6 +188,8 @@ def run_branch(
     norms = stack.norms
     before, after = norm_names(spec, layer, branch)
     read = x
+    if stack.hyper is not None:
+        read = read_streams(t, stack.hyper, x, HYPER[branch], spec.d_model)
     if branch == MIXER and layer.mixer == SHARING:
         read = run_shared(t, spec, x, given)
     normed = t.norm(read, before, norms) if before else read
@@ -189,6 +199,8 @@ def run_branch(
         y = run_cross(t, spec, normed, given)
     else:
         y = run_feed_forward(t, spec, layer, normed, x)
+    if stack.hyper is not None:
+        return write_streams(t, stack.hyper, x, y)
     x = normed if norms.placement == "stream" else x
     if after and norms.placement not in NORM_OF_SUM:
         y = t.norm(y, after, norms)
@@ -262,7 +274,7 @@ def attending(spec: ModelSpec, layer: Layer) -> Attending:
         growth = positions.growth
         if layer.rotated and isinstance(part, LatentAttention):
             rotary_dim = part.qk_rope_head_dim
-        elif layer.rotated and isinstance(part, Attention):
+        elif layer.rotated and isinstance(part, Attention | CompressedAttention):
             rotary_dim = positions.width_of(layer.windowed, part.head_dim)
     return Attending(
         pairs=SOURCE_PAIRS if layer.of_encoder else WINDOWED_PAIRS if layer.windowed else PAIRS,
@@ -284,6 +296,8 @@ def run_attention(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Give
     part, how = spec.last_stack.attention_of(layer.windowed), attending(spec, layer)
     if isinstance(part, LatentAttention):
         return latent_attention(t, part, x, how)
+    if isinstance(part, CompressedAttention):
+        return compressed_attention(t, part, x, how, layer.compression)
     assert isinstance(part, Attention)
     asks = given.queries if layer.queried else None
     return grouped_attention(t, part, x, how, bias=given.bias, asks=asks)

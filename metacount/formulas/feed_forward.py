@@ -80,6 +80,8 @@ def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
         gate, up = t.from_argument(gate, "clamp"), t.from_argument(up, "clamp")
         swish = t.mul(gate, t.from_result(gate, "sigmoid"))
         return t.mul(swish, t.record("add", t.like(up)))
+    if part.limit is not None:
+        gate, up = t.from_argument(gate, "clamp"), t.from_argument(up, "clamp")
     return t.mul(t.activation(gate, part.activation, part.swish_beta), up)
 
 
@@ -159,7 +161,8 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 4; Mixtral, arXiv:2401.04088, sec. 2.1
     (topk_softmax); DeepSeek-V3, arXiv:2412.19437, eq. 13 to 16 (sigmoid); Liu et al. 2024,
-    arXiv:2409.12136 (SparseMixer: one expert after another, each by a softmax of those in reach).
+    arXiv:2409.12136 (SparseMixer: one expert after another, each by a softmax of those in reach);
+    DeepSeek-V4 in transformers 5.23 (sqrtsoftplus, a table's choice).
     """
     if part.scaled_router:
         x = t.norm(x, "", RMS, affine=False)
@@ -184,8 +187,12 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     chosen = t.constant(rows, k, width=INDEX)
     if part.router == "topk_softmax":
         return t.from_result(t.gather(logits, chosen, weights), "softmax")
-    kind = "sigmoid" if part.router.startswith("sigmoid") else "softmax"
-    weights = t.gather(t.from_result(logits, kind), chosen, weights)
+    if part.router == "sqrtsoftplus_renorm":
+        scores = t.from_result(t.from_argument(logits, "softplus"), "sqrt")
+    else:
+        kind = "sigmoid" if part.router.startswith("sigmoid") else "softmax"
+        scores = t.from_result(logits, kind)
+    weights = t.gather(scores, chosen, weights)
     if part.router.endswith("renorm"):
         total = t.constant(rows)
         weights = t.record(

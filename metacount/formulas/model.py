@@ -30,6 +30,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import pieces
 from metacount.formulas.block import Given, Layer, run_attention
+from metacount.formulas.compressed import ENTRIES, cached_values, entry_pairs
 from metacount.formulas.dim import Dim, exact_div, is_zero, smaller
 from metacount.formulas.ends import TABLE
 from metacount.formulas.masks import cached_positions, self_attention_pairs
@@ -54,7 +55,7 @@ from metacount.formulas.tape import (
     by_role,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import NoAttention
+from metacount.spec.attention import CompressedAttention, NoAttention
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -123,14 +124,36 @@ def index_cache_values(spec: ModelSpec) -> Dim:
     return n * (with_index - kv_cache_values(spec))
 
 
+def compressed_cache_values(spec: ModelSpec, part: CompressedAttention, seq_len: Dim) -> Dim:
+    """Count the values that all layers of compressed attention keep of one sequence.
+
+    Of the window a key a token, which is its value; transformers keeps values beside it in layers
+    that have a window alone.
+    """
+    assert part.window is not None  # the spec requires it
+    near, n = cached_positions(seq_len, part.window.size), spec.last_stack.n_layers
+    return sum(
+        pieces.lettered_layers(n, part.pattern, letter)
+        * (
+            near * part.head_dim * (2 if letter == "L" else 1)
+            + cached_values(part, letter, seq_len)
+        )
+        for letter in sorted(set(part.pattern))
+    )
+
+
 def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Count the bytes one token writes into all layers' self-attention caches; 0 for an encoder.
 
     Windowed layers write too, they only forget later. Cross-attention writes nothing per token, nor
-    do layers that read the keys and values of others. The keys of an index are among them.
+    do layers that read the keys and values of others. The keys of an index are among them. Of
+    compressed attention it is what the first token leaves: entries of many tokens are in no one's.
     """
     if spec.kind == "encoder":
         return 0
+    if isinstance(spec.last_stack.attention, CompressedAttention):
+        one = compressed_cache_values(spec, spec.last_stack.attention, 1)
+        return one * bytes_per_value
     windowed, full = pieces.caching_layers(spec)
     values = _values_of_layers(spec, windowed, full) + index_cache_values(spec)
     values -= _shared_index_values(spec)
@@ -158,8 +181,12 @@ def kv_cache_bytes_by_part(
     windowed, full = pieces.caching_layers(spec)
     window = spec.last_stack.attention.window
     near = cached_positions(seq_len, None if window is None else window.size)
-    values = _values_of_layers(spec, windowed * near, full * seq_len)
-    values += (index_cache_values(spec) - _shared_index_values(spec)) * seq_len
+    part = spec.last_stack.attention
+    if isinstance(part, CompressedAttention):
+        values = compressed_cache_values(spec, part, seq_len)
+    else:
+        values = _values_of_layers(spec, windowed * near, full * seq_len)
+        values += (index_cache_values(spec) - _shared_index_values(spec)) * seq_len
     crossed = 0
     if spec.has_encoder:
         each = kv_cache_values(spec)
@@ -208,6 +235,12 @@ def forward_run(
     if pairs is not None:
         full, windowed = pairs
         run |= {PAIRS: batch_size * full, WINDOWED_PAIRS: batch_size * windowed}
+        part = spec.last_stack.attention
+        if isinstance(part, CompressedAttention):
+            run |= {
+                ENTRIES[letter]: batch_size * entry_pairs(seq_len, part.ratio_of(letter))
+                for letter in set(part.pattern) & ENTRIES.keys()
+            }
     return run
 
 
@@ -298,7 +331,8 @@ def least_active_params(spec: ModelSpec) -> Dim:
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
     """Count stored values that are not parameters, by name.
 
-    One selection bias per score of each MoE layer; one number that each layer's output is times.
+    One selection bias per score of each MoE layer; one number that each layer's output is times; a
+    table of the experts of each token in layers that choose by it, in the place of the bias.
 
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i; Gemma 4's released code.
     """
@@ -306,10 +340,13 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias and not mixture.bias_is_param:
         values = sum(
-            pieces.moe_layers(spec, stack.n_layers) * mixture.n_scores for stack in spec.stacks
+            (pieces.moe_layers(spec, stack.n_layers) - mixture.n_hash_layers) * mixture.n_scores
+            for stack in spec.stacks
         )
-    scalars = {"layer_scalar": spec.last_stack.n_layers} if spec.last_stack.layer_scalar else {}
-    return {"selection_bias": values, **scalars}
+    others = {"layer_scalar": spec.last_stack.n_layers} if spec.last_stack.layer_scalar else {}
+    if mixture is not None and spec.embedding is not None and not is_zero(mixture.n_hash_layers):
+        others["token_experts"] = mixture.n_hash_layers * spec.embedding.vocab_size * mixture.top_k
+    return {"selection_bias": values, **others}
 
 
 def matmul_flops_by_role(

@@ -31,6 +31,7 @@ from metacount.formulas.block import (
     run_parallel,
     run_shared,
 )
+from metacount.formulas.compressed import ENTRIES, join_streams
 from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller
 from metacount.formulas.mixers import mixer_counts
 from metacount.formulas.tape import (
@@ -54,7 +55,7 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, Indexer
+from metacount.spec.attention import Attention, CompressedAttention, Indexer
 from metacount.spec.field import altered
 from metacount.spec.mixers import NoRecurrent
 from metacount.spec.position import Rope
@@ -272,6 +273,10 @@ def _attention_kinds(spec: ModelSpec, stack: Stack, base: Layer, times: Dim) -> 
     if last.windows_differ and not is_zero(n_borrowing):
         of_near = windowed - caching_layers(spec)[0]
     near = altered(base, windowed=True)
+    part = last.attention
+    if isinstance(part, CompressedAttention):  # all have a window
+        by_letter = [(lettered_layers(n, part.pattern, letter), letter) for letter in "LSH"]
+        return [(number, altered(near, compression=letter)) for number, letter in by_letter]
     kinds = [(times, base)]
     for number, fields in (
         (windowed, {"windowed": True}),
@@ -376,9 +381,14 @@ def counts_of(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
         window = spec.last_stack.attention.window
         near = attended_positions(n, None if window is None else window.size)
+    attention = spec.last_stack.attention
     part, of_mixer = spec.last_stack.recurrent, {}
+    if isinstance(attention, CompressedAttention):
+        for letter in set(attention.pattern) & ENTRIES.keys():
+            n_entries = floor_div(n, attention.ratio_of(letter))
+            of_mixer[ENTRIES[letter]] = batch * new * n_entries
     if not isinstance(part, NoRecurrent):
-        of_mixer = mixer_counts(part, batch, new, decode=run.decode)
+        of_mixer |= mixer_counts(part, batch, new, decode=run.decode)
     return {
         TOKENS: batch * new,
         SOURCE: batch * n_read,
@@ -462,7 +472,7 @@ def walk(
             grad = grad or tape.trained is None
             key = (layer, tape.trained, grad)
             if key not in known:
-                read = stream(tape, spec, word, grad=grad)
+                read = stream(tape, spec, word, grad=grad, copies=n_streams(stack))
                 known[key] = tape, run_block(tape, spec, layer, read, given).grad
             tape, grad = known[key]
             yield _piece(tape, BLOCK, word, given, layer=layer, index=index)
@@ -506,7 +516,10 @@ def _in_order(
         yield _piece(tape, BEFORE, word, given)
         grad = yield from blocks(stack, numbered, stack_run, given, word)
         tape = tape_of(stack_run, *owners)
-        x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=grad))
+        x = stream(tape, spec, word, grad=grad, copies=n_streams(stack))
+        if stack.hyper is not None:
+            x = join_streams(tape, stack.hyper, x, spec.d_model)
+        x = ends.final_norm(tape, stack, x)
         if of_encoder:
             store = Store(x.rows, spec.d_model, stack_run.value)
             memory = Tensor(store, spec.d_model, SOURCE, x.grad)
@@ -517,10 +530,15 @@ def _in_order(
         yield _piece(tape, AFTER, word, given)
 
 
-def stream(t: Tape, spec: ModelSpec, word: str, *, grad: bool = True) -> Tensor:
-    """Make what a piece reads: hidden states of the residual stream."""
+def n_streams(stack: Stack) -> Dim:
+    """Count the residual streams of a stack."""
+    return 1 if stack.hyper is None else stack.hyper.n_streams
+
+
+def stream(t: Tape, spec: ModelSpec, word: str, *, grad: bool = True, copies: Dim = 1) -> Tensor:
+    """Make what a piece reads: hidden states of the residual stream, or of several."""
     rows = t.run.counts[word] // t.run.rank.between
-    return t.tensor(spec.d_model, word, grad=grad, rows=rows)
+    return t.tensor(copies * spec.d_model, word, grad=grad, rows=rows)
 
 
 def block_pieces(
@@ -530,7 +548,7 @@ def block_pieces(
     for times, layer, branch in _branches(spec, stack, given, word):
         if not is_zero(times):
             tape = Tape(run)
-            branch(tape, stream(tape, spec, word), layer)
+            branch(tape, stream(tape, spec, word, copies=n_streams(stack)), layer)
             yield _piece(tape, BLOCK, word, given, times=times, layer=layer)
 
 

@@ -64,7 +64,12 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    NoAttention,
+)
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba2
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
@@ -740,7 +745,9 @@ def check_alike(spec: ModelSpec) -> None:
     for name, plain in ALIKE.items():
         value = getattr(spec, name)
         # a pattern may be longer
-        of_one = name.endswith("_pattern") and {*value} == {*str(plain[0])}
+        of_one = (
+            isinstance(value, str) and name.endswith("_pattern") and {*value} == {*str(plain[0])}
+        )
         if not of_one and value not in plain:
             raise SpecError(name, "has no formula for training", value, REMEDY)
 
@@ -800,6 +807,8 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
     if run.attention == EAGER or isinstance(part, NoAttention):
         return
     fused = "has no formula with fused attention"
+    if isinstance(part, CompressedAttention):
+        raise SpecError("attention", fused, part.word, EAGERLY)
     mask, adds = f"{fused}: it needs a mask", f"{fused}: it adds to scores"
     latent = isinstance(part, LatentAttention)
     # a block indexer's choice is a mask, which no kernel takes

@@ -54,7 +54,13 @@ from metacount.formulas.tape import (
     params_of,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, Indexer, LatentAttention, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    Indexer,
+    LatentAttention,
+    NoAttention,
+)
 from metacount.spec.ffn import FeedForward, Mixture, SharedExperts, ZeroExperts
 from metacount.spec.field import altered
 from metacount.spec.stack import Norms
@@ -746,13 +752,13 @@ def attention_by_selection(
     A forward over seq_len tokens (MLA expanded), or with `decode` one more token at seq_len
     positions, itself included (absorbed). Attention's own projections are in none of the three.
 
-    Returns: FLOPs by name; nothing for a model without an indexer.
+    Returns: FLOPs by name; nothing for a model without an indexer, or where it chooses entries.
     Source: `attention.position_index`, `attention.block_index`, `masks.selected_block_pairs`;
     DeepSeek-V3.2, arXiv:2512.02556, eq. 2 (the best positions).
     Not counted: softmax, norms, rotary embedding, the choice of the best.
     """
     part = spec.last_stack.attention
-    if isinstance(part, NoAttention) or part.indexer is None:
+    if isinstance(part, NoAttention | CompressedAttention) or part.indexer is None:
         return {}
     n_layers = indexed = spec.last_stack.n_layers
     if decode:

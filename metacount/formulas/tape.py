@@ -42,9 +42,11 @@ POSITIONS = "positions"  # each position attended to, once for all sequences
 WINDOWED_POSITIONS = "positions in a window"
 PAIRS = "pairs of positions"  # a query and a key that it attends to
 WINDOWED_PAIRS = "pairs of positions in a window"
+SPARSE_PAIRS = "pairs of a position and an entry that an indexer scores"
+HEAVY_PAIRS = "pairs of a position and an entry of many positions"
 CROSS_PAIRS = "pairs of a position and a source position"
 SOURCE_PAIRS = "pairs of source positions"
-OF_PAIRS = (PAIRS, WINDOWED_PAIRS, CROSS_PAIRS, SOURCE_PAIRS)
+OF_PAIRS = (PAIRS, WINDOWED_PAIRS, SPARSE_PAIRS, HEAVY_PAIRS, CROSS_PAIRS, SOURCE_PAIRS)
 
 
 @frozen

@@ -449,6 +449,10 @@ FUSED: Table = {
     f"{LINEAR}.in_proj_ba": Place(tuple(f"{LINEAR}.{p}_proj" for p in "ba"), delta_rates),
 }  # fmt: skip
 
+V4_PROJECTIONS = ("q_a_norm", "kv_proj", "kv_norm", "o_a_proj", "o_b_proj")
+V4_COMPRESSOR = ("kv_proj", "gate_proj", "position_bias", "kv_norm")
+V4_INDEXER = ("q_b_proj", "scorer.weights_proj")
+
 # A tensor that tells a family by itself -> what else its blocks call otherwise.
 VARIANTS: Mapping[str, Table] = {
     "post_self_attn_layernorm": {  # GLM-4
@@ -478,6 +482,23 @@ VARIANTS: Mapping[str, Table] = {
     "block_sparse_moe.router": {  # Granite's shared expert, alone a feed-forward
         "shared_mlp.input_linear": Place(SHARED_GATE_UP, halves),
         "shared_mlp.output_linear": "mlp.shared_experts.down_proj",
+    },
+    "self_attn.o_a_proj": {  # DeepSeek-V4
+        "self_attn.sinks": "self_attn.sinks",
+        "mlp.gate.tid2eid": "mlp.gate.token_experts",
+        **{
+            f"self_attn.{name}": f"self_attn.{name.replace('scorer.', '')}"
+            for name in (
+                *V4_PROJECTIONS,
+                *(f"compressor.{n}" for n in V4_COMPRESSOR),
+                *(f"compressor.indexer.{n}" for n in (*V4_COMPRESSOR, *V4_INDEXER)),
+            )
+        },
+        **{
+            f"{stem}.{name}": f"{stem}.{name}" + ".weight" * (name == "fn")
+            for stem in ("attn_hc", "ffn_hc")
+            for name in ("fn", "base", "scale")
+        },
     },
     "mlp.router.classifier": {f"mlp.experts.{p}": f"moe.experts.{p}" for p in EXPERTS},  # LongCat
 }
@@ -516,6 +537,8 @@ ENDS = {
         for name in ("projections", "unembed_projections")
         for number in range(MAX_INPUTS)
     },
+    **{f"decoder.hc_head.{name}": f"hc_head.hc_{name}" for name in ("base", "scale")},
+    "decoder.hc_head.fn.weight": "hc_head.hc_fn",
     "decoder.per_layer_inputs.embed_tokens": "embed_tokens_per_layer",
     "decoder.per_layer_inputs.model_projection": "per_layer_model_projection",
     "decoder.per_layer_inputs.projection_norm": "per_layer_projection_norm",

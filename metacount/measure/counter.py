@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 
 # a buffer's name in its module -> ours
-BUFFERS = {"e_score_correction_bias": "selection_bias", "expert_bias": "selection_bias"}
+BUFFERS = {
+    "e_score_correction_bias": "selection_bias",
+    "expert_bias": "selection_bias",
+    "tid2eid": "token_experts",
+}
 
 
 def stored_buffers(model: nn.Module) -> dict[str, int]:

@@ -38,6 +38,12 @@ from metacount.modules.attention import (
 )
 from metacount.modules.block import Block
 from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
+from metacount.modules.compressed import (
+    CompressedAttention,
+    HyperConnection,
+    HyperHead,
+    PairProducts,
+)
 from metacount.modules.convolution import RecurrentBlock, ShortConvolution
 from metacount.modules.delta import GatedDelta, KimiDelta
 from metacount.modules.ffn import FeedForward, GatedFeedForward
@@ -78,6 +84,10 @@ ROLE_OF: dict[type[nn.Module], str] = {
     BorrowingAttention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
+    CompressedAttention: "attention",
+    PairProducts: "attention",
+    HyperConnection: "other",
+    HyperHead: "other",
     GatedDelta: "recurrent",
     KimiDelta: "recurrent",
     Lightning: "recurrent",
@@ -189,7 +199,7 @@ def measure_params(model: nn.Module) -> MeasuredParams:
 
 
 # Modules that run nothing but products between positions.
-PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores, BlockScores)
+PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores, BlockScores, PairProducts)
 # Above this many pairs the mask is not laid out to be counted; the answer is then None.
 MAX_PAIRS = 2**30
 

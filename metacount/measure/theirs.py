@@ -51,7 +51,7 @@ CLASS_WORDS = {
         "embedding": "Embeddings Embedding",
         "position": "Rotary Rope Positional Position Relative",
         "recurrent": "Mixer Mamba Mamba2 SSM Delta GatedDeltaNet Recurrent TimeMix LSTM ShortConv",
-        "other": "Conv Pooler Vision Audio Projector Tower Adapter Adapters Hyper Mhc",
+        "other": "Conv Pooler Vision Audio Projector Tower Adapter Adapters Hyper Mhc HyperHead",
     }.items()
     for word in words.split()
 }
@@ -91,6 +91,7 @@ POSITION_WORDS = frozenset((
 POSITION_CLASSES = frozenset(["Position", "Positional", "Rotary"])
 ROTARY_WORDS = frozenset(["Rotary", "Rope", "RoPE"])
 SHORT_CONVOLUTION = "ShortConv"
+STREAM_SUM = "HyperHead"  # of residual streams, before the head
 EXPERT_LISTS = frozenset(["experts", "expert"])
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
@@ -145,7 +146,7 @@ class Roles:
         name = type(module).__name__
         stem = next((name[len(p) :] for p in self._family if name.startswith(p)), name)
         # LFM2's mixer is one word; other convolutions are stems and towers
-        return [stem] if stem == SHORT_CONVOLUTION else words_of(stem)
+        return [stem] if stem in (SHORT_CONVOLUTION, STREAM_SUM) else words_of(stem)
 
     def _claim(self, module: nn.Module, name: str, above: str | None) -> str | None:
         if id(module) in self._towers:
@@ -620,10 +621,11 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) 
     return None
 
 
-# Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
+# Attributes of a cache that hold keys and values of tokens, or what entries of them are made of;
+# anything else is recurrent state.
 TOKEN_TENSORS = frozenset((
     "keys", "values", "indexer_keys", "idx_keys", "compressed_kv", "mems", "buckets_cache",
-    "states_cache",
+    "states_cache", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate",
 ))  # fmt: skip
 CROSS = "cross_attention_cache"
 CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])

@@ -16,6 +16,7 @@ from metacount.measure.torch_private import parameters_of, stored_buffers_of, te
 from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs
 from metacount.modules.attention import Attention, BorrowingAttention
 from metacount.modules.block import Block
+from metacount.modules.compressed import CompressedAttention, HyperConnection, HyperHead
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.model import HeadTransform, Pooler
@@ -36,13 +37,15 @@ PLACEMENTS = {
 }
 STREAM = "{alpha}norm(x) + {scale}f(norm(x))"  # with the norms of `pre`
 
-# What stands around blocks and in them beside their branches, of Gemma 3n.
+# What stands around blocks and in them beside their branches, of Gemma 3n and DeepSeek-V4.
 AROUND: dict[type[nn.Module], str] = {
     AltUp: "predicts all copies of the stream, corrects them by one",
     Copies: "copies of the stream, and their mean",
     Laurel: "x + norm(right(left(x)))",
     LayerInputs: "(table[token] + norm(projection(x))) / √2",
     LayerInput: "norm(projection(act(gate(x)) · input))",
+    HyperConnection: "Σ pre·x for a branch, comb·x + post·f behind it",
+    HyperHead: "Σ pre·x",
 }
 
 
@@ -53,7 +56,7 @@ def computes(module: nn.Module) -> str:
     >>> computes(RMSNorm(5)), computes(nn.Linear(2, 3))
     ('RMSNorm', '')
     """
-    if isinstance(module, Attention):
+    if isinstance(module, Attention | CompressedAttention):
         return _attention(module)
     if isinstance(module, LatentAttention):
         return latent_heads(module.n_heads, module.rank, module.rope)
@@ -71,6 +74,10 @@ def computes(module: nn.Module) -> str:
         return f"{module.top_k} of {module.n_experts}{zero} per token, {inside}"
     if isinstance(module, Router):
         scores = "sigmoid" if module.scoring.startswith("sigmoid") else "softmax"
+        if module.scoring.startswith("sqrtsoftplus"):
+            scores = "sqrt(softplus)"
+        if module.token_experts is not None:
+            return f"{scores}, {module.top_k} by the token's number"
         return f"{scores}, top {module.top_k}"
     if isinstance(module, LayerNorm | RMSNorm):
         return type(module).__name__
@@ -84,7 +91,11 @@ def computes(module: nn.Module) -> str:
     return AROUND.get(type(module), "")
 
 
-def _attention(module: Attention) -> str:
+def _attention(module: Attention | CompressedAttention) -> str:
+    if isinstance(module, CompressedAttention):
+        ratio = 0 if module.compressor is None else module.compressor.ratio
+        more = f", entries of {ratio} tokens" if ratio else ""
+        return f"{module.n_heads} heads, one key{more}, RoPE"
     borrows = isinstance(module, BorrowingAttention)
     projections = (module.q_proj,) if borrows else (module.q_proj, module.k_proj)
     counts = [projection.out_features // module.head_dim for projection in projections]

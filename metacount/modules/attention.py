@@ -25,7 +25,8 @@ class Visibility:
 
     `kind`: causal | bidirectional | prefix; `window` counts positions, the query itself included;
     `chunked` cuts the sequence into chunks of `window` instead of sliding. A bidirectional window
-    reaches `window // 2` to either side.
+    reaches `window // 2` to either side. With a `ratio` keys are entries of so many positions, seen
+    from their last one on.
     """
 
     n_queries: int
@@ -36,6 +37,7 @@ class Visibility:
     window: int | None = None
     chunked: bool = False
     prefix_len: int = 0
+    ratio: int | None = None
 
     def queries(self, device: torch.device) -> Tensor:
         """Return the positions of the queries, [S]."""
@@ -52,6 +54,8 @@ class Visibility:
             if self.window is None:
                 return (q >= 0) & (k >= 0)
             return (q - k).abs() <= self.window // 2
+        if self.ratio is not None:
+            return k < (q + 1) // self.ratio
         keep = k <= q
         if self.kind == "prefix":
             keep = keep | (k < self.prefix_len)

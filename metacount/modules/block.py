@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from metacount.modules.altup import AltUp, Laurel, LayerInput
 from metacount.modules.attention import Attention, BorrowingAttention, Visibility
 from metacount.modules.cache import LayerCache, Lent, StateCache
+from metacount.modules.compressed import CompressedAttention, HyperConnection, written
 from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
@@ -23,7 +25,9 @@ from metacount.spec.position import Rope, TransformerXL
 from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 
 
-def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
+def make_attention(
+    spec: ModelSpec, index: int
+) -> Attention | LatentAttention | CompressedAttention:
     """Make the self-attention of block `index`."""
     stack, positions = spec.last_stack, spec.positions
     windowed, norms = spec.is_windowed_layer(index), stack.norms
@@ -33,6 +37,10 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     if isinstance(part, parts.LatentAttention):
         part = altered(part, indexer=None) if spec.shares_index(index) else part
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
+    if isinstance(part, parts.CompressedAttention):
+        assert rope is not None  # the spec requires it
+        letter = part.letter_of(index)
+        return CompressedAttention(part, spec.d_model, letter, rope=rope, norms=norms)
     growth = positions.growth if isinstance(positions, Rope) else None
     if growth is not None and growth.nope_only and rope is not None:
         growth = None
@@ -71,7 +79,8 @@ def make_feed_forward(
     stack = spec.last_stack
     assert stack.feed_forward is not None  # of a block that has one
     if stack.mixture is not None and stack.ffn_of(index) == "E":
-        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward)
+        n_hashed = spec.vocab_size if index < stack.mixture.n_hash_layers else None
+        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward, n_hashed=n_hashed)
     part = stack.feed_forward
     width, sparsity = part.width_of(index), part.sparsity_of(index)
     return feed_forward(part, spec.d_model, width=width, sparsity=sparsity)
@@ -151,7 +160,8 @@ class Block(nn.Module):
 
     With AltUp x is several copies of the stream: the block computes one of them, predicted from
     all, and corrects all by it. LAuReL adds to what is behind attention, a layer's own embedding to
-    what is behind the block: of copies, to all but the first.
+    what is behind the block: of copies, to all but the first. With hyper-connections x is several
+    streams: each branch reads a sum of them and adds to all.
 
     `kind` says what distinguishes the block from others of its stack: blocks of equal kind have
     the same structure and cost.
@@ -189,6 +199,10 @@ class Block(nn.Module):
         dense = stack.feed_forward
         sparse = dense is not None and dense.sparsity_of(index) is not None
         self.kind += " borrows" * self.borrows + " sparse" * sparse
+        self.hashed = stack.mixture is not None and index < stack.mixture.n_hash_layers
+        self.kind += " hashed" * self.hashed
+        if isinstance(stack.attention, parts.CompressedAttention):
+            self.kind += f" compression={stack.attention.letter_of(index)}"
         placement = norms.placement
         if placement == "hybrid":
             placement = "pre" if letter == "R" else "post_branch"
@@ -242,6 +256,11 @@ class Block(nn.Module):
             self.laurel = Laurel(stack.laurel, spec.d_model, norms=norms)
         if inputs is not None:
             self.per_layer_input = LayerInput(spec, inputs)
+        self.attn_hc = self.ffn_hc = None
+        if stack.hyper is not None:
+            self.attn_hc, self.ffn_hc = (
+                HyperConnection(stack.hyper, spec.d_model, norm_eps=norms.eps) for _ in range(2)
+            )
 
     def forward(
         self,
@@ -260,12 +279,14 @@ class Block(nn.Module):
         first_BSD: Tensor | None = None,
         lent: Lent | None = None,
         input_BSP: Tensor | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the block: [B, S, D] -> [B, S, D]. See `Attention` for the arguments passed on to it.
 
         `shared` is the stored block that the layer uses, which also reads the embedding. With
-        experts beside the feed-forward, what they give comes second. With AltUp x is [A, B, S, D].
-        `input_BSP` is the layer's own embedding.
+        experts beside the feed-forward, what they give comes second. With AltUp x is [A, B, S, D],
+        with hyper-connections [B, S, N, D]. `input_BSP` is the layer's own embedding; a table of
+        experts is asked by `tokens`.
         """
         copies_ABSD = x_BSD
         if self.altup is not None:
@@ -276,6 +297,8 @@ class Block(nn.Module):
             attention = self.get_submodule("self_attn")
             if isinstance(attention, LatentAttention):
                 return attention(x, visibility, cache=cache, absorbed=absorbed, lent=lent)
+            if isinstance(attention, CompressedAttention):
+                return attention(x, visibility, cache=cache)
             return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD, lent=lent)
 
         def mixer(x: Tensor) -> Tensor:
@@ -292,9 +315,12 @@ class Block(nn.Module):
         run: dict[str, Callable[[Tensor], Tensor]]
         run = {"self_attn": mixer, "cross_attn": cross_attn}
         if "mlp" in self.sublayers:
-            run["mlp"] = self.get_submodule("mlp")
+            mlp = self.get_submodule("mlp")
+            run["mlp"] = partial(mlp, tokens=tokens) if self.hashed else mlp
         if self.parallel:
             return self._parallel(x_BSD, self_attn)
+        if self.attn_hc is not None:
+            return self._streamed(x_BSD, run)
         for name in self.sublayers:
             before, after = self.norms[name]
             norm = self._modules.get(before) if before else None
@@ -323,6 +349,14 @@ class Block(nn.Module):
         read_BSD = self.altup.scaled(corrected_ABSD)
         others_ABSD = corrected_ABSD[1:] + own(read_BSD, input_BSP)
         return torch.cat((corrected_ABSD[:1], others_ABSD))
+
+    def _streamed(self, x_BSND: Tensor, run: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+        for name, hyper in (("self_attn", self.attn_hc), ("mlp", self.ffn_hc)):
+            assert hyper is not None  # both are there, or none
+            read_BSD, post_BSN, comb_BSNN = hyper(x_BSND)
+            norm = self.get_submodule(self.norms[name][0] or "")
+            x_BSND = written(x_BSND, run[name](norm(read_BSD)), post_BSN, comb_BSNN)
+        return x_BSND
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
         normed = self.get_submodule("input_layernorm")(x_BSD)

@@ -18,6 +18,7 @@ class LayerCache:
         self.keep = keep
         self.length = 0  # positions seen so far
         self.tensors: tuple[Tensor, ...] = ()
+        self.kept: dict[str, Tensor] = {}  # what a compressor keeps beside them
 
     @property
     def start(self) -> int:
@@ -87,6 +88,7 @@ class Cache:
         """Yield every tensor of keys and values that is kept."""
         for layer in (*self.layers, *self.cross):
             yield from layer.tensors
+            yield from layer.kept.values()
 
     def state_tensors(self) -> Iterator[Tensor]:
         """Yield every tensor of a state that is kept, convolutions included."""

@@ -32,14 +32,18 @@ def activate(x: Tensor, name: str, swish_beta: float) -> Tensor:
     return ACTIVATIONS[name](x)
 
 
-def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
-    """Compute act(gate) · up, elementwise.
+def gate(
+    gate_: Tensor, up: Tensor, name: str, swish_beta: float, limit: float | None = None
+) -> Tensor:
+    """Compute act(gate) · up, elementwise; with a limit the gate is no larger, up within it.
 
     `clamped_swiglu` is gpt-oss's form: both halves limited to 7, Swish-1.702, and up + 1.
     """
     if name == "clamped_swiglu":
         gate_, up = gate_.clamp(max=7.0), up.clamp(-7.0, 7.0)
         return gate_ * torch.sigmoid(1.702 * gate_) * (up + 1)
+    if limit is not None:
+        gate_, up = gate_.clamp(max=limit), up.clamp(-limit, limit)
     return activate(gate_, name, swish_beta) * up
 
 
@@ -110,7 +114,7 @@ class GatedFeedForward(nn.Module):
         d_ff, bias = part.d_ff if width is None else width, part.bias
         assert d_ff is not None  # every layer is a mixture: then nobody asks for this
         self.activation, self.swish_beta = part.activation, part.swish_beta
-        self.gate_scale, self.scale = part.gate_scale, part.scale
+        self.gate_scale, self.scale, self.limit = part.gate_scale, part.scale, part.limit
         self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
@@ -124,7 +128,7 @@ class GatedFeedForward(nn.Module):
         gate_BSM = scaled(gate_BSM, self.gate_scale)
         if self.sparsity is not None:
             gate_BSM = top_values(gate_BSM, self.sparsity)
-        hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
+        hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta, self.limit)
         return scaled(self.down_proj(hidden_BSM), self.scale)
 
 

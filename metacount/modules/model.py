@@ -11,6 +11,7 @@ from metacount.modules.altup import Copies, LayerInputs
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.cache import Cache, LayerCache, Lent
+from metacount.modules.compressed import HyperHead
 from metacount.modules.ffn import activate
 from metacount.modules.linear import Linear, Table
 from metacount.modules.norm import make_norm
@@ -124,6 +125,10 @@ class Stack(nn.Module):
                 SharedBlock(spec) for _ in range(part.shared.n_blocks)
             )
         self.copies = None if part.altup is None else Copies(part.altup, spec.d_model)
+        self.hc_head: HyperHead | None = None
+        if part.hyper is not None:
+            self.hc_head = HyperHead(part.hyper, spec.d_model, norm_eps=part.norms.eps)
+        self.n_streams = 0 if part.hyper is None else part.hyper.n_streams
         self.per_layer_inputs: LayerInputs | None = None
         if part.layer_inputs is not None:
             self.per_layer_inputs = LayerInputs(spec, part.layer_inputs, part.n_layers)
@@ -172,6 +177,8 @@ class Stack(nn.Module):
             inputs_BSNP = self.per_layer_inputs(tokens, x_BSD)
         if self.copies is not None:
             x_BSD = self.copies.spread(x_BSD)
+        if self.n_streams:
+            x_BSD = x_BSD.unsqueeze(2).expand(-1, -1, self.n_streams, -1).contiguous()
         reads = any(block.borrows or block.shares_index for block in self.blocks)
         lent = Lent() if reads else None
         firsts: dict[bool, int] = {}  # the first key that is kept, of layers that see as far
@@ -208,6 +215,7 @@ class Stack(nn.Module):
                 first_BSD=None if shared is None else first_BSD,
                 lent=lent,
                 input_BSP=None if inputs_BSNP is None else inputs_BSNP[:, :, i],
+                tokens=tokens if block.hashed else None,
             )
             x_BSD, next_BSD = given if block.beside else (given, None)
             x_BSD = x_BSD if beside_BSD is None else x_BSD + beside_BSD
@@ -215,6 +223,8 @@ class Stack(nn.Module):
         if self.copies is not None:
             copies_ABSD = self.copies.gathered(x_BSD)
             x_BSD = copies_ABSD.mean(0)
+        if self.hc_head is not None:
+            x_BSD = self.hc_head(x_BSD)
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _shared(self, index: int) -> SharedBlock | None:

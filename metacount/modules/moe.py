@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.modules.ffn import activate, feed_forward, gate
@@ -34,17 +35,28 @@ class Router(nn.Module):
     topk_softmax     top-k of the logits, then softmax over those k (Mixtral, arXiv:2401.04088)
     sigmoid          sigmoid of each logit, top-k, as they are (Llama 4)
     sigmoid_renorm   the same, then divided by their sum (DeepSeek-V3, arXiv:2412.19437, eq. 13-16)
+    sqrtsoftplus_renorm  √softplus of each logit, top-k, divided by their sum (DeepSeek-V4)
 
     `selection_bias` is added for the choice only (arXiv:2408.15664). With groups, only the experts
     of the `top_groups` best groups can be chosen; a group scores its best expert ("max",
     DeepSeek-V2) or the sum of its two best ("top2_sum", V3). `mixer_jitter` makes the choice that
     of SparseMixer: see `mixed`. Zero experts, which come last, have scores like the others.
+    `n_hashed` tokens have their experts in a table, and no scores choose (DeepSeek-V4).
 
     A scaled router reads RMSNorm(x) · scale / √D, without weights of the norm, and multiplies each
     weight by a learned number of its expert (Gemma 4).
     """
 
-    def __init__(self, part: parts.Mixture, d_model: int, *, eps: float = 1e-5) -> None:
+    token_experts: Tensor | None
+
+    def __init__(
+        self,
+        part: parts.Mixture,
+        d_model: int,
+        *,
+        eps: float = 1e-5,
+        n_hashed: int | None = None,
+    ) -> None:
         super().__init__()
         self.mixer_jitter = part.mixer_jitter
         self.top_k, self.scoring, self.routed_scale = part.top_k, part.router, part.routed_scale
@@ -56,19 +68,25 @@ class Router(nn.Module):
             self.per_expert_scale = nn.Parameter(torch.ones(part.n_scores))
         self.proj = Linear(d_model, part.n_scores, bias=part.router_bias)
         self.e_score_correction_bias: Tensor | None
-        bias = torch.zeros(part.n_scores) if part.selection_bias else None
+        bias = torch.zeros(part.n_scores) if part.selection_bias and n_hashed is None else None
         if part.bias_is_param and bias is not None:
             self.e_score_correction_bias = nn.Parameter(bias)
         else:
             self.register_buffer("e_score_correction_bias", bias)
+        table = None
+        if n_hashed is not None:
+            table = torch.arange(n_hashed * part.top_k).view(n_hashed, -1) % part.n_experts
+        self.register_buffer("token_experts", table)
 
-    def forward(self, x_ND: Tensor) -> Routing:
-        """Route tokens [N, D] to experts, each with a weight; scores in float32 or wider."""
+    def forward(self, x_ND: Tensor, tokens: Tensor | None = None) -> Routing:
+        """Route tokens [N, D] to experts, each with a weight; scores in float32 or wider.
+
+        A table is asked by the numbers of the `tokens`.
+        """
         if self.scale is not None:
             x_ND = self.norm(x_ND) * self.scale * x_ND.shape[-1] ** -0.5
         logits_NE = at_least_float32(self.proj(x_ND))
-        sigmoid = self.scoring.startswith("sigmoid")
-        probs_NE = logits_NE.sigmoid() if sigmoid else logits_NE.softmax(-1)
+        probs_NE = self._scored(logits_NE)
         if self.mixer_jitter is not None:
             chosen_Nk, weights_Nk = mixed(logits_NE, self.top_k, self.mixer_jitter)
             weights_Nk = weights_Nk * self.routed_scale
@@ -76,7 +94,11 @@ class Router(nn.Module):
         for_choice = probs_NE
         if self.e_score_correction_bias is not None:
             for_choice = for_choice + self.e_score_correction_bias
-        chosen_Nk = self._limit_to_groups(for_choice).topk(self.top_k, dim=-1).indices
+        if self.token_experts is not None:
+            assert tokens is not None  # the block gives them
+            chosen_Nk = self.token_experts[tokens.flatten()]
+        else:
+            chosen_Nk = self._limit_to_groups(for_choice).topk(self.top_k, dim=-1).indices
         if self.scoring == "topk_softmax":
             weights_Nk = logits_NE.gather(-1, chosen_Nk).softmax(-1)
         else:
@@ -88,6 +110,12 @@ class Router(nn.Module):
         return Routing(
             probs_NE=probs_NE, chosen_Nk=chosen_Nk, weights_Nk=weights_Nk * self.routed_scale
         )
+
+    def _scored(self, logits_NE: Tensor) -> Tensor:
+        if self.scoring == "sqrtsoftplus_renorm":
+            return F.softplus(logits_NE).sqrt()
+        sigmoid = self.scoring.startswith("sigmoid")
+        return logits_NE.sigmoid() if sigmoid else logits_NE.softmax(-1)
 
     def _limit_to_groups(self, scores_NE: Tensor) -> Tensor:
         if self.groups is None:
@@ -149,7 +177,7 @@ class Experts(nn.Module):
         self.n_experts, self.top_k, self.gated = n_experts, part.top_k, gated
         self.n_zero = 0 if part.zero is None else part.zero.n_experts
         self.unread = self.n_zero if part.zero is not None and part.zero.rows else 0
-        self.activation, self.swish_beta = like.activation, like.swish_beta
+        self.activation, self.swish_beta, self.limit = like.activation, like.swish_beta, like.limit
         up = 2 * d_ff if gated else d_ff
         self.up_name = "gate_up_proj" if gated else "up_proj"
         n_first = n_experts + self.unread
@@ -194,7 +222,7 @@ class Experts(nn.Module):
         hidden = self.rows(x_RD, self.up_name, expert_R, counts)
         if self.gated:
             gate_RM, up_RM = hidden.chunk(2, dim=-1)
-            hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta)
+            hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta, self.limit)
         else:
             hidden = activate(hidden, self.activation, self.swish_beta)
         y_RD = self.rows(hidden, "down_proj", expert_R, counts)
@@ -218,10 +246,16 @@ class MixtureOfExperts(nn.Module):
     """
 
     def __init__(
-        self, part: parts.Mixture, d_model: int, like: parts.FeedForward, *, eps: float = 1e-5
+        self,
+        part: parts.Mixture,
+        d_model: int,
+        like: parts.FeedForward,
+        *,
+        eps: float = 1e-5,
+        n_hashed: int | None = None,
     ) -> None:
         super().__init__()
-        self.gate = Router(part, d_model, eps=eps)
+        self.gate = Router(part, d_model, eps=eps, n_hashed=n_hashed)
         width = d_model if part.latent is None else part.latent
         self.fc1_latent_proj = self.fc2_latent_proj = None
         if part.latent is not None:
@@ -235,13 +269,16 @@ class MixtureOfExperts(nn.Module):
             self.shared_experts = feed_forward(like, d_model, width=width)
             self.shared_expert_gate = Linear(d_model, 1, bias=False) if shared.gate else None
 
-    def forward(self, x_BSD: Tensor, *, routed_BSD: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BSD: Tensor, *, routed_BSD: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
         """Sum the outputs of routed and shared experts: [B, S, D] -> [B, S, D].
 
-        The router reads `routed_BSD` where it is given.
+        The router reads `routed_BSD` where it is given, a table of experts the `tokens`.
         """
         x_ND = x_BSD.flatten(0, -2)
-        routing = self.gate(x_ND if routed_BSD is None else routed_BSD.flatten(0, -2))
+        routed_ND = x_ND if routed_BSD is None else routed_BSD.flatten(0, -2)
+        routing = self.gate(routed_ND, tokens)
         read = x_ND if self.fc1_latent_proj is None else self.fc1_latent_proj(x_ND)
         y_ND = self.experts(read, routing.chosen_Nk, routing.weights_Nk)
         if self.fc2_latent_proj is not None:

@@ -10,7 +10,7 @@ from metacount.errors import InputError, SpecError, shown
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, LatentAttention
+from metacount.spec.attention import Attention, CompressedAttention, LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE, WITH_STATE
@@ -51,7 +51,9 @@ def default_plan(spec: ModelSpec) -> Plan:
     return Plan(styles=styles)
 
 
-def _attention(mixer: Attention | LatentAttention | NoAttention) -> dict[str, str]:
+def _attention(
+    mixer: Attention | LatentAttention | CompressedAttention | NoAttention,
+) -> dict[str, str]:
     if isinstance(mixer, LatentAttention):
         query = "q_proj" if mixer.q_lora_rank is None else "q_b_proj"
         return {
@@ -250,7 +252,7 @@ def _together(spec: ModelSpec) -> list[int]:
 
 
 def check_streams(spec: ModelSpec) -> None:
-    """Raise `InputError` for what Gemma 3n has in and around its blocks, which no plan places."""
+    """Raise `InputError` for what stands in and around blocks, which no plan places."""
     name = beyond_branches(spec)
     if name:
         raise InputError(

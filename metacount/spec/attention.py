@@ -172,23 +172,42 @@ class NoAttention:
 
 
 @part
-class Heads:
+class HeadCount:
     """What every attention has."""
 
     n_heads: int = size("n_heads")
+
+
+@part
+class HeadWidth:
+    """What an attention has whose heads are all alike."""
+
+    head_dim: int = size("head_dim")
+
+
+@part
+class QueryLatent:
+    """What an attention has that may make queries from a latent."""
+
+    q_lora_rank: int | None = size("q_lora_rank", default=None)
+
+
+@part
+class Heads(HeadCount):
+    """What scores every position that a query may see."""
+
     scale: float | None = number("attention_scale", default=None)
     softcap: float | None = number("attention_softcap", default=None)
     window: Window | None = where("window", Window, without="without a window", default=None)
 
 
 @part
-class Attention(Heads):
+class Attention(HeadWidth, Heads):
     """Queries in groups, each with a key/value head: multi-head, multi-query and between."""
 
     word = "gqa"
 
     n_kv_heads: int = size("n_kv_heads")
-    head_dim: int = size("head_dim")
     v_head_dim: int | None = size("value_head_dim", default=None)
     q_bias: bool = flag("q_bias", default=False)
     k_bias: bool = flag("k_bias", default=False)
@@ -248,12 +267,11 @@ class Attention(Heads):
 
 
 @part
-class LatentAttention(Heads):
+class LatentAttention(QueryLatent, Heads):
     """DeepSeek-V2's attention; `q_lora_rank` None: queries are not compressed."""
 
     word = "mla"
 
-    q_lora_rank: int | None = size("q_lora_rank", default=None)
     kv_lora_rank: int = size("kv_lora_rank")
     qk_nope_head_dim: int = size("qk_nope_head_dim")
     qk_rope_head_dim: int = size("qk_rope_head_dim")
@@ -277,3 +295,72 @@ class LatentAttention(Heads):
             rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
             remedy = f"choose {self.qk_rope_head_dim} or more"
             raise SpecError("index_head_dim", rule, self.indexer.head_dim, remedy)
+
+
+@part
+class CompressedAttention(QueryLatent, HeadWidth, HeadCount):
+    """DeepSeek-V4's: one key a token, which is its value, in a window, and entries of many tokens.
+
+    By `pattern` a layer has a window alone, or reads entries of `sparse_ratio` tokens too, of which
+    an indexer chooses, or all those of `heavy_ratio`. Queries come from a latent; what heads give
+    goes through a matrix of low rank for each of `o_groups` groups. Every head has a sink.
+    """
+
+    word = "compressed"
+    softcap = None
+
+    o_groups: int = size("o_groups")
+    o_lora_rank: int = size("o_lora_rank")
+    pattern: str = pattern(
+        "compression_pattern", "L window alone, S chosen entries, H all entries", "LLSH"
+    )
+    sparse_ratio: int | None = size("sparse_ratio", default=None, most=MAX_TOKENS)
+    heavy_ratio: int | None = size("heavy_ratio", default=None, most=MAX_TOKENS)
+    indexer: Indexer | None = where("index_top_k", Indexer, default=None)
+    window: Window | None = where("window", Window, without="without a window", default=None)
+
+    @property
+    def q_rank(self) -> int:
+        """Width of the latent that queries come from."""
+        assert self.q_lora_rank is not None  # checked below
+        return self.q_lora_rank
+
+    def letter_of(self, index: int) -> str:
+        """Return the letter of layer `index` in `pattern`."""
+        return self.pattern[index % len(self.pattern)]
+
+    def ratio_of(self, letter: str) -> int:
+        """Count the tokens of an entry of layers of a letter, S or H."""
+        ratio = self.sparse_ratio if letter == "S" else self.heavy_ratio
+        assert ratio is not None  # checked below
+        return ratio
+
+    def of_layer(self, _windowed: bool) -> CompressedAttention:
+        """Return the attention of a layer: all have the same heads."""
+        return self
+
+    def check(self) -> None:
+        """Raise `SpecError` for layers without what they need, and for what no layer reads."""
+        divides("o_groups", self.o_groups, "n_heads", self.n_heads)
+        if self.q_lora_rank is None:
+            rule = "is needed by attention compressed"
+            raise SpecError("q_lora_rank", rule, None, "set q_lora_rank")
+        top_k = self.indexer and self.indexer.top_k
+        of_letter = {"sparse_ratio": "S", "index_top_k": "S", "heavy_ratio": "H"}
+        values = (self.sparse_ratio, top_k, self.heavy_ratio)
+        for (name, letter), value in zip(of_letter.items(), values, strict=True):
+            if value is None and letter in self.pattern:
+                rule = f"is needed by {letter} in compression_pattern"
+                raise SpecError(name, rule, None, f"set {name}")
+            if value is not None and letter not in self.pattern:
+                rule = f"has no meaning without {letter} in compression_pattern"
+                raise SpecError(name, rule, value, f"leave {name} out")
+        if self.indexer is not None and set(self.indexer.pattern) != {"I"}:
+            rule = "is not defined with attention compressed"
+            raise SpecError("index_sharing", rule, self.indexer.pattern, "leave it out")
+        window = self.window
+        if window is None:
+            raise SpecError("window", "is needed by attention compressed", None, "set window")
+        if window.own or window.kind != "sliding" or set(window.pattern) != {"L"}:
+            rule = "slides in every layer of attention compressed, whose heads are all alike"
+            raise SpecError("window", rule, window.size, "give its size alone")

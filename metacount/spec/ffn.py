@@ -48,6 +48,7 @@ class FeedForward:
     bias: bool = flag("ffn_bias", default=False)
     swish_beta: float = number("swish_beta", default=1.0)
     gate_scale: float = number("gate_scale", default=1.0)
+    limit: float | None = number("gate_limit", default=None)
     scale: float = number("ffn_scale", default=1.0)
     second: int | None = size("d_ff_second", default=None)
     second_pattern: str = pattern("d_ff_pattern", "M d_ff, W d_ff_second", "MMW", default="M")
@@ -83,6 +84,9 @@ class FeedForward:
             rule = "belongs to a gated feed-forward"
             remedy = "set gated, or leave gate_scale out"
             raise SpecError("gate_scale", rule, self.gate_scale, remedy)
+        if self.limit is not None and (not self.gated or self.activation == "clamped_swiglu"):
+            rule = "belongs to a gated feed-forward without a limit of its own"
+            raise SpecError("gate_limit", rule, self.limit, "leave gate_limit out")
         if self.swish_beta != 1.0 and self.activation != "silu":
             raise SpecError("swish_beta", "belongs to activation silu", self.swish_beta)
         self._check_patterns()
@@ -156,6 +160,7 @@ class Mixture:
     d_ff: int = size("d_ff_expert")
     latent: int | None = size("moe_latent_rank", default=None)
     n_dense_layers: int = size("n_dense_layers", default=0, least=0, most=MAX_LAYERS)
+    n_hash_layers: int = size("n_hash_layers", default=0, least=0, most=MAX_LAYERS)
     every: int = size("moe_every", default=1, most=MAX_LAYERS)
     offset: int = size("moe_offset", default=0, least=0, most=MAX_LAYERS)
     shared: SharedExperts | None = where(
@@ -171,6 +176,7 @@ class Mixture:
         "topk_softmax",
         "sigmoid",
         "sigmoid_renorm",
+        "sqrtsoftplus_renorm",
         default="softmax",
     )
     router_bias: bool = flag("router_bias", default=False)

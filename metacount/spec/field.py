@@ -157,7 +157,7 @@ def number(name: str, *, default: object) -> Any:
     return Field("number", name, default)
 
 
-def pattern(name: str, letters: str, example: str, *, default: object) -> Any:
+def pattern(name: str, letters: str, example: str, *, default: object = REQUIRED) -> Any:
     """Declare letters repeated over layers; `letters` gives each meaning: "L windowed, ..."."""
     made = Field("pattern", name, default)
     made.letters = dict(word.strip().split(" ", 1) for word in letters.split(","))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
-from metacount.spec.field import MAX_LAYERS, below, check_plain, short
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Law,
+    NoAttention,
+)
+from metacount.spec.field import MAX_LAYERS, at_most, below, check_plain, short
 from metacount.spec.mixers import NoRecurrent
 from metacount.spec.position import (
     Learned,
@@ -110,6 +116,9 @@ def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
         raise SpecError("position", rule, word, "choose none")
     if isinstance(mixer, NoAttention):
         return
+    if isinstance(mixer, CompressedAttention):
+        _check_beside(spec, "compression_pattern", mixer.pattern, BESIDE_COMPRESSED)
+        return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):
             given = {
@@ -178,11 +187,37 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
             "lower them, or leave n_experts out",
         )
         raise SpecError("n_dense_layers", rule, mixture.n_dense_layers, remedy)
+    if mixture.n_hash_layers:
+        _check_hashed(spec, stack, mixture.n_hash_layers, sum(routed))
     needed = any(dense) or (spec.prediction is not None and spec.prediction.dense)
     if not needed and d_ff is not None:
         raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff)
     if needed and d_ff is None:
         raise SpecError("d_ff", "is needed by the dense layers", None)
+
+
+def _check_hashed(spec: ModelSpec, stack: Stack, n_hashed: int, n_routed: int) -> None:
+    """Raise `SpecError` unless MoE layers come first, all read tokens, and a table is a choice."""
+    at_most("n_hash_layers", n_hashed, "the number of MoE layers", n_routed)
+    mixture = stack.mixture
+    assert mixture is not None  # which has the layers
+    known = {
+        "kind": (spec.kind, "decoder"),
+        "ffn_pattern": ("F" if set(stack.ffn_pattern) == {"F"} else stack.ffn_pattern, "F"),
+        "n_dense_layers": (mixture.n_dense_layers, 0),
+        "moe_every": (mixture.every, 1),
+        "n_groups": (mixture.groups and mixture.groups.n_groups, None),
+        "mixer_jitter": (mixture.mixer_jitter, None),
+        "selection_bias_param": (mixture.bias_is_param, False),
+        "n_zero_experts": (mixture.zero and mixture.zero.n_experts, None),
+    }
+    check_plain(known, "is not defined with n_hash_layers")
+    if mixture.router not in ("sqrtsoftplus_renorm", "sigmoid_renorm"):
+        remedy = "choose sqrtsoftplus_renorm or sigmoid_renorm"
+        raise SpecError("router", "has no scores for a table's choice", mixture.router, remedy)
+    if spec.embedding is None:
+        rule = "needs an embedding: each layer looks up the token"
+        raise SpecError("n_hash_layers", rule, n_hashed, "set vocab_size")
 
 
 def _check_positions(spec: ModelSpec, stack: Stack) -> None:
@@ -207,12 +242,14 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
             _check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
 
 
-def _rotated_width(positions: Rope, mixer: Attention, windowed: bool) -> int:
+def _rotated_width(positions: Rope, mixer: Attention | CompressedAttention, windowed: bool) -> int:
     """Return how many values of a head are rotated; raise `SpecError` for none that a head has."""
     head_dim = mixer.of_layer(windowed).head_dim
     rotated = positions.width_of(windowed, head_dim)
     own = windowed and positions.windowed is not None and positions.windowed.rotary_dim is not None
     name = "rotary_dim_windowed" if own else "rotary_dim"
+    if isinstance(mixer, CompressedAttention) and mixer.indexer is not None:
+        at_most(name, rotated, "index_head_dim", mixer.indexer.head_dim)
     of_head = "head_dim" if head_dim == mixer.head_dim else "head_dim_windowed"
     if rotated > head_dim:
         rule, remedy = f"must be at most {of_head} = {head_dim}", f"choose 2 to {head_dim}"
@@ -248,6 +285,14 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
         near = mixer.of_layer(True)
         sizes["n_heads_windowed"] = near.n_heads, near.n_heads * near.head_dim * d
+    elif isinstance(mixer, CompressedAttention):
+        groups = mixer.o_groups * mixer.o_lora_rank
+        width = max(mixer.q_rank, groups // mixer.o_groups)
+        sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * width
+        sizes["o_lora_rank"] = mixer.o_lora_rank, groups * d
+    if stack.hyper is not None:
+        n = stack.hyper.n_streams
+        sizes["n_streams"] = n, (2 + n) * n * n * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff
         if mixture.zero is not None and mixture.zero.rows:
@@ -431,7 +476,8 @@ def _check_shared_parts(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> N
     _fits_a_tensor("n_heads", spec.n_heads, 2 * spec.d_model * spec.n_heads * spec.head_dim)
 
 
-# What Gemma 3n has in and around its blocks: of each field the value that says that there is none.
+# What Gemma 3n and DeepSeek-V4 have in and around their blocks: of each field the value that says
+# that there is none.
 AROUND: dict[str, object] = {
     "n_altup_inputs": None,
     "laurel_rank": None,
@@ -443,6 +489,8 @@ AROUND: dict[str, object] = {
     "scaled_router": False,
     "d_ff_second": None,
     "activation_sparsity": None,
+    "n_streams": None,
+    "compression_pattern": None,
 }
 # Values of these fields that go with one of them; any other is refused.
 BESIDE_STREAMS: dict[str, tuple[object, ...]] = {
@@ -455,6 +503,33 @@ BESIDE_STREAMS: dict[str, tuple[object, ...]] = {
     "norm_placement": ("sandwich", "pre"),
     "residual_scale": (1.0,),
     "residual_weight": (1.0,),
+}
+# The same of several residual streams, and of compressed attention.
+BESIDE_HYPER: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "attention": ("compressed", "gqa"),
+    "mixer_pattern": ("A",),
+    "ffn_pattern": ("F",),
+    "n_mtp_layers": (None,),
+    "norm_placement": ("pre",),
+    "first_norm": (True,),
+    "residual_scale": (1.0,),
+    "residual_weight": (1.0,),
+    "n_altup_inputs": (None,),
+    "laurel_rank": (None,),
+    "d_per_layer": (None,),
+    "layer_scalar": (False,),
+    "position": ("rope", "none"),
+    "n_kv_shared_layers": (0,),
+}
+BESIDE_COMPRESSED: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "mixer_pattern": ("A",),
+    "position": ("rope",),
+    "nope_every": (None,),
+    "query_growth": (None,),
+    "rotary_dim_windowed": (None,),
+    "n_mtp_layers": (None,),
 }
 # The same of layers that borrow keys and values: those of an earlier layer were made alike.
 BESIDE_BORROWED: dict[str, tuple[object, ...]] = {
@@ -500,12 +575,13 @@ def beyond_branches(spec: ModelSpec) -> str:
 
 
 def _check_altup(spec: ModelSpec, stack: Stack) -> None:
-    """Raise `SpecError` for what does not go with what Gemma 3n has around and in its blocks."""
+    """Raise `SpecError` for what does not go with what stands around and in the blocks."""
     known = {**BESIDE_STREAMS}
     for name in ("ffn_pattern", "n_experts") if spec.scaled_router else ():
         del known[name]
     for name in ("n_altup_inputs", "laurel_rank", "d_per_layer", "layer_scalar"):
         _check_beside(spec, name, getattr(spec, name), known)
+    _check_beside(spec, "n_streams", spec.n_streams, BESIDE_HYPER)
     for name in ("d_ff_second", "activation_sparsity"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_WIDTHS)
     _check_inputs(spec, stack)

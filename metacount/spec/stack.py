@@ -6,7 +6,13 @@ Beside them stand shared blocks (Zamba2) and what Gemma 3n has: AltUp, LAuReL, i
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
+from metacount.spec.attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Law,
+    NoAttention,
+)
 from metacount.spec.ffn import FeedForward, Mixture
 from metacount.spec.field import (
     MAX_LAYERS,
@@ -34,9 +40,9 @@ MAX_INPUTS = 256  # of the residual stream, each as large as the stream
 # of modules in a list, and of a place in it.
 OF_LAYERS = (
     *("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every"),
-    "n_kv_shared_layers",
+    *("n_kv_shared_layers", "n_hash_layers"),
 )
-OF_LISTS = ("n_altup_inputs", "altup_active")
+OF_LISTS = ("n_altup_inputs", "altup_active", "n_streams", "n_sinkhorn_rounds")
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
 BESIDE = "B"  # a layer of both; its experts' output is added one layer later, or, sandwiched, there
@@ -103,6 +109,20 @@ class Laurel:
 
 
 @part
+class HyperConnections:
+    """Several residual streams (DeepSeek-V4): each branch reads a sum of them, by weights that a
+    projection of all of them makes, and adds to each; they are mixed by a matrix whose rows and
+    columns sum to 1 after so many rounds of dividing by these sums.
+    """
+
+    needed = "by n_streams"
+
+    n_streams: int = size("n_streams", most=MAX_INPUTS)
+    n_rounds: int = size("n_sinkhorn_rounds", most=MAX_LAYERS)
+    eps: float = number("stream_eps", default=1e-6)
+
+
+@part
 class LayerInputs:
     """An embedding of the token for each layer, which a gate lets in behind the layer."""
 
@@ -139,10 +159,11 @@ class Stack:
     n_layers: int = size("n_layers", most=MAX_LAYERS)
     residual_scale: float = number("residual_scale", default=1.0)
     residual_weight: float = number("residual_weight", default=1.0)
-    attention: Attention | LatentAttention | NoAttention = one_of(
+    attention: Attention | LatentAttention | CompressedAttention | NoAttention = one_of(
         choice("attention", default="gqa"),
         Attention,
         LatentAttention,
+        CompressedAttention,
         NoAttention,
     )
     recurrent: Any = one_of(choice("recurrent", default="none"), *RECURRENT)
@@ -162,6 +183,7 @@ class Stack:
     shared: SharedBlock | None = where("n_shared_blocks", SharedBlock, default=None)
     altup: AltUp | None = where("n_altup_inputs", AltUp, default=None)
     laurel: Laurel | None = where("laurel_rank", Laurel, default=None)
+    hyper: HyperConnections | None = where("n_streams", HyperConnections, default=None)
     layer_inputs: LayerInputs | None = where("d_per_layer", LayerInputs, default=None)
     norms: Norms = always(Norms)
     layer_scalar: bool = flag("layer_scalar", default=False)
@@ -201,7 +223,9 @@ class Stack:
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
         return bool(lent and index >= self.n_layers - lent)
 
-    def attention_of(self, windowed: bool) -> Attention | LatentAttention | NoAttention:
+    def attention_of(
+        self, windowed: bool
+    ) -> Attention | LatentAttention | CompressedAttention | NoAttention:
         """Return the attention of a layer that sees a window only, or everything."""
         part = self.attention
         return part.of_layer(windowed) if isinstance(part, Attention) else part

@@ -93,11 +93,12 @@ def train(
                 "inputs, sizes, a loss and a device are for a module: a model runs tokens on meta"
             )
             raise InputError(notes)
-        known = any_of(model)
-        subject = subject_of(known, workload or Request(), reference=reference)
+        known, request = any_of(model), workload or Request()
+        check_dtypes(setup or Setup(), request.dtype)  # before a module is built in it
+        subject = subject_of(known, request, reference=reference)
         if subject.source == THEIRS and isinstance(known, Model):
             subject = altered(subject, notes=subject.notes + left_out(known.spec))
-        return _trained(subject, setup or Setup(), subject.run.dtype)
+        return _trained(subject, setup or Setup())
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
     if input_size is not None:
@@ -110,13 +111,12 @@ def train(
     if not maker_of(module):
         raise InputError(f"{named(model)} runs no tokens: give inputs, or input_size and dtype")
     dtype = _dtype(module)
+    check_dtypes(setup or Setup(), dtype)
     subject = subject_in_hand(module, named(model), workload or Request(dtype=dtype))
-    return _trained(subject, setup or Setup(), dtype)
+    return _trained(subject, setup or Setup())
 
 
-def _trained(subject: Subject, setup: Setup, dtype: str) -> Training:
-    """Measure a step of a module of tokens, whose parameters are of `dtype`."""
-    check_dtypes(setup, dtype)
+def _trained(subject: Subject, setup: Setup) -> Training:
     step = reference_training if subject.source == OURS else _transformers_training
     return step(subject, setup)
 

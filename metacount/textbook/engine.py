@@ -10,7 +10,7 @@ from metacount.formulas.model import index_cache_values, kv_cache_values
 from metacount.formulas.pieces import caching_layers, recurrent_layers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.attention import LatentAttention
+from metacount.spec.attention import CompressedAttention, LatentAttention
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def reserved_cache(spec: ModelSpec, run: Workload, engine: str, kv_dtype: str) -
     if recurrent_layers(spec):
         why = "has no rule here for recurrent states, whose pages vLLM makes one with attention's"
         raise SpecError("engine", why, engine, "leave it out: kv_cache_bytes and state_bytes")
+    if isinstance(spec.last_stack.attention, CompressedAttention):
+        why = "has no rule here for compressed entries, of which a page holds fewer"
+        raise SpecError("engine", why, engine, "leave it out: kv_cache_bytes")
     if spec.last_stack.windows_differ:
         why = "has no rule here for pages of layers whose heads are not alike"
         raise SpecError("engine", why, engine, "leave it out: kv_cache_bytes")

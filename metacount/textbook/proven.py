@@ -44,6 +44,7 @@ NO_COUNTS = (
     "n_mtp_layers",
     "mtp_dense",
     "altup_active",
+    "n_sinkhorn_rounds",
     "activation_sparsity",
     "sparsity_pattern",
 )

@@ -6,7 +6,7 @@ from metacount.errors import SpecError
 from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.attention import LatentAttention, NoAttention
+from metacount.spec.attention import CompressedAttention, LatentAttention, NoAttention
 from metacount.textbook.closed_form import FORWARD
 from metacount.textbook.count import count, run_sizes
 
@@ -112,6 +112,9 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
     if isinstance(mixer, NoAttention):
         rule = "is none: there are no keys and values"
         raise SpecError("attention", rule, "none", "choose a model with attention")
+    if isinstance(mixer, CompressedAttention):
+        rule = "keeps entries of many tokens: no kind of attention here does"
+        raise SpecError("attention", rule, mixer.word, "choose another model")
     if mixer.window is not None and mixer.window.own:
         name, value = next(iter(mixer.window.own.items()))
         rule = "leaves layers whose heads are not alike: no kind of attention is that of all"

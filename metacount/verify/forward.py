@@ -143,6 +143,9 @@ def compare_forwards(
     )
 
 
+CHOICES = "tid2eid"  # of a token's experts, by number, beside the router's weight
+
+
 def randomise(module: nn.Module, seed: int) -> None:
     """Give a module weights none of which is zero, one or equal to another."""
     generator = torch.Generator().manual_seed(seed)
@@ -152,6 +155,11 @@ def randomise(module: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, tensor in stored.items():
             if name not in given or name.endswith(fixed):
+                continue
+            if name.endswith(CHOICES):
+                n_experts = stored[f"{name.rpartition('.')[0]}.weight"].shape[0]
+                order = torch.rand(len(tensor), n_experts, generator=generator).argsort(-1)
+                tensor.copy_(order[:, : tensor.shape[-1]])
                 continue
             noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
             if tensor.dim() == 1:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.resolve import Model, Source, TransformersOnly
-from metacount.tensors import DTYPES
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.verify.compare import fitted_outside
 
@@ -51,12 +50,11 @@ def subject_of(
         from metacount.modules.build import build
 
         run = fitted(model.spec, request)
-        made_in = dtype or (run.dtype if run.dtype in DTYPES else "bf16")
         return Subject(
             source=OURS,
             id=model.id,
             name=model.name,
-            module=build(model.spec, dtype=made_in),
+            module=build(model.spec, dtype=dtype or run.dtype),
             run=run,
             notes=said_of_too_many(model.spec, run),
         )
@@ -69,15 +67,15 @@ def subject_of(
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
     module, choice = build_transformers(model.source, dtype=run_dtype(run))
-    said = f"transformers: {choice}"
+    class_text = f"transformers: {choice}"
     return Subject(
         source=THEIRS,
         id=model.id,
         name=model.name,
         module=module,
         run=run,
-        choice=said,
-        notes=(said, *([why] if why else [])),
+        choice=class_text,
+        notes=(class_text, *([why] if why else [])),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.command_line import refused, run, run_json
 from helpers.release import daily, one_day_in, one_in
+from helpers.small_configs import GEMMA4, SMALL
 from torch import Tensor, nn
 
 import metacount
@@ -21,6 +22,7 @@ from metacount.flow.equations import of_torch
 from metacount.flow.run import flow, reference_steps
 from metacount.flow.steps import Seen, Step, summed
 from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.modules.build import build
 from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload
@@ -91,6 +93,15 @@ def test_the_steps_of_every_model_add_up(name: str) -> None:
     if spec.kind != "encoder":
         steps = reference_steps(module, workload, decode=True)
         assert summed(steps)["flops"] == counted["decode_matmul_flops"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("mimo_v2_flash", {}), ("laguna", {}), ("gemma4_text", GEMMA4)]
+)
+def test_letters_of_heads_that_windows_have_for_themselves(name: str, more: Any) -> None:
+    spec = spec_from_config({"model_type": name, **SMALL[name], **more}).spec
+    workload = Workload(seq_len=11)
+    assert summed(flow(spec, workload).steps)["flops"] == count(spec, workload).matmul_flops
 
 
 # Sizes beside those that letters were told by: no primes, but as different from each other.

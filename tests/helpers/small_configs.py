@@ -160,6 +160,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
     **{key: {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
              "index_n_heads": 9, "index_head_dim": 8} for key in ("deepseek_v32", "glm_moe_dsa")},
+    "deepseek_v4": {
+        **{k: v for k, v in WIDE.items() if k != "intermediate_size"}, "num_key_value_heads": 1,
+        "num_hidden_layers": 5, "head_dim": 12, "partial_rotary_factor": 0.5, "q_lora_rank": 22,
+        "o_groups": 3, "o_lora_rank": 7, "sliding_window": 5, "hc_mult": 3, "hc_sinkhorn_iters": 4,
+        "index_topk": 2, "index_n_heads": 5, "index_head_dim": 8, "n_routed_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 24, "swiglu_limit": 0.5,
+        "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 4},
+        "layer_types": ["sliding_attention", *["compressed_sparse_attention",
+                        "heavily_compressed_attention"] * 2],
+        "mlp_layer_types": [*["hash_moe"] * 2, *["moe"] * 3]},
     # as many heads of an index as divide those of queries, not those of keys
     "minimax_m3_vl_text": {**WIDE, **LOCAL, "num_hidden_layers": 4, "num_local_experts": 7,
                            "num_experts_per_tok": 3, "intermediate_size": 24,

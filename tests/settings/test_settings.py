@@ -171,7 +171,7 @@ def test_a_file_names_all_that_it_lacks(tmp_path: Path) -> None:
     file.write_text(json.dumps({"d_model": 8, "norm": "rmsnorm", "kind": "decoder"}), "utf-8")
     said = (
         "missing: n_layers (a number), vocab_size (a number), position (none, learned, sinusoidal, "
-        "rope, alibi, t5 or transformer_xl), n_heads (a number), n_kv_heads (a number), head_dim "
+        "rope, alibi, t5 or transformer_xl), n_heads (a number), head_dim (a number), n_kv_heads "
         "(a number), activation (relu, gelu, gelu_tanh, silu, relu2, sigmoid, "
         "identity, clamped_swiglu or xielu), gated (true or false), d_ff (a number)"
     )

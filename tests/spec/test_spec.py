@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
-from helpers.small_specs import DENSE, MLA, MOE, refusal
+from helpers.small_specs import COMPRESSED, DENSE, MLA, MOE, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -288,6 +288,21 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"n_mtp_layers": 1, "ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4},
      "mtp_dense must be true where experts stand beside a feed-forward (B in ffn_pattern): got"),
     # copies of the stream, keys and values of other layers, feed-forwards that differ
+    (COMPRESSED, {"window": None}, "window is needed by attention compressed: got None; set w"),
+    (COMPRESSED, {"window_pattern": "LG"}, "window slides in every layer of attention compressed"),
+    (COMPRESSED, {"heavy_ratio": None}, "heavy_ratio is needed by H in compression_pattern: got"),
+    (COMPRESSED, {"compression_pattern": "LH"}, "sparse_ratio has no meaning without S in compre"),
+    (COMPRESSED, {"q_lora_rank": None}, "q_lora_rank is needed by attention compressed: got None"),
+    (COMPRESSED, {"index_sharing": "IS"}, "index_sharing is not defined with attention compresse"),
+    (COMPRESSED, {"o_groups": 4}, "o_groups must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2,"),
+    (COMPRESSED, {"index_head_dim": 4}, "rotary_dim must be at most index_head_dim = 4: got 6; c"),
+    (COMPRESSED, {"nope_every": 4}, "nope_every of a model with compression_pattern is left out:"),
+    (COMPRESSED, {"n_hash_layers": 6}, "n_hash_layers must be at most the number of MoE layers ="),
+    (COMPRESSED, {"moe_every": 2}, "moe_every is not defined with n_hash_layers: got 2; "),
+    (COMPRESSED, {"router": "softmax"}, "router has no scores for a table's choice: got 'softmax'"),
+    (COMPRESSED, {"vocab_size": None, "has_head": False}, "n_hash_layers needs an embedding: each"),
+    (COMPRESSED, {"norm_placement": "sandwich"}, "norm_placement of a model with n_streams is pr"),
+    (COMPRESSED, {"activation": "clamped_swiglu"}, "gate_limit belongs to a gated feed-forward w"),
     (COPIES, {"altup_active": 2}, "altup_active must be below n_altup_inputs = 2: copies are numb"),
     (COPIES, {"n_altup_inputs": None, "altup_active": 1},
      "altup_active has no meaning without n_altup_inputs: got 1; leave altup_active out"),

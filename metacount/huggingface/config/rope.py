@@ -204,6 +204,53 @@ def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]
     return turned
 
 
+# DeepSeek-V4's kinds of RoPE: of layers with a window alone, and of those with entries.
+MAIN, COMPRESSED = "main", "compress"
+STATIC_TYPES = ("default", "linear", "yarn", "llama3")  # whose angles no length changes
+
+
+def rope_of_entries(keys: Keys, head_dim: int, pattern: str) -> Json:
+    """Read RoPE of layers with compressed entries, and its base in those with a window alone (an L
+    in `pattern`): from an object for each, or from one that is for the former.
+
+    YaRN's factor on queries and keys is 1 where a single object does not say.
+    """
+    scaling, parameters = keys.given("rope_scaling"), keys.given("rope_parameters")
+    name, given = ("rope_scaling", scaling) if scaling else ("rope_parameters", parameters or {})
+    if not isinstance(given, dict):
+        raise SpecError(name, "must be an object", given, "remove it")
+    share, old = keys.given("partial_rotary_factor"), keys.given("qk_rope_head_dim")
+    if share is None:
+        share = 64 / 512 if old is None else keys.size("qk_rope_head_dim") / head_dim
+    bases = {MAIN: keys.number("rope_theta"), COMPRESSED: keys.number("compress_rope_theta")}
+    if isinstance(given.get(MAIN), dict) and isinstance(given.get(COMPRESSED), dict):
+        objects = {kind: given[kind] for kind in bases}
+        shares = {kind: objects[kind].get("partial_rotary_factor", 1.0) for kind in bases}
+        bases |= {kind: of["rope_theta"] for kind, of in objects.items() if "rope_theta" in of}
+    else:
+        single = {key: value for key, value in given.items() if key != "rope_theta"}
+        if kind_of(single) == "yarn":
+            single = {"attention_factor": 1.0, **single}
+        objects, shares = {MAIN: {}, COMPRESSED: single}, dict.fromkeys(bases, share)
+    used = {MAIN: "L" in pattern, COMPRESSED: bool({*pattern} & {*"SH"})}
+    kinds = [kind for kind in (COMPRESSED, MAIN) if used[kind]]
+    read: list[Json] = []
+    for kind in kinds:
+        of = _checked_object(keys, name, objects[kind], flat=True, types=STATIC_TYPES)
+        width = rotary(keys, head_dim, positive("partial_rotary_factor", shares[kind]), True)
+        base = positive("rope_theta", bases[kind])
+        _check_numbers(keys, of, base, width["rotary_dim"] or head_dim)
+        scaled = scaling_of(keys, of, nested=True)
+        read.append({"rope_theta": base, "rope_scaling": scaled, **width})
+    first, last = read[0], read[-1]
+    if first["rotary_dim"] != last["rotary_dim"]:
+        keys.unmapped("rope_parameters", given, "give both kinds one partial_rotary_factor")
+    turned: Json = {"position": "rope", "rope_style": "interleaved", **first}
+    if first != last:
+        turned |= {f"{field}_windowed": last[field] for field in ("rope_theta", "rope_scaling")}
+    return turned
+
+
 def rope_object(keys: Keys) -> Json:
     """Read what the config says of RoPE; the older key goes before the newer."""
     scaling, parameters = keys.given("rope_scaling"), keys.given("rope_parameters")

@@ -350,6 +350,8 @@ def text_of(config: Json) -> tuple[Json, str] | None:
     if kind not in known:
         return None
     text = {**inside, "model_type": LIKE.get(kind, kind)}
+    if kind == "qwen3_vl_moe_text":  # whose class reads no key, and always divides by the sum
+        text["norm_topk_prob"] = True
     for key in ("rope_scaling", "rope_parameters"):
         if isinstance(text.get(key), dict):
             text[key] = {k: v for k, v in text[key].items() if k not in AXES}

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 # Buffers that our spec knows; others are named in the detail.
-KNOWN_BUFFERS = ("selection_bias", "layer_scalar")
+KNOWN_BUFFERS = ("selection_bias", "layer_scalar", "token_experts")
 # A tower -> the words before _config of what it is built from.
 TOWERS = {"vision": ("vision", "image"), "audio": ("audio", "speech", "encoder")}
 

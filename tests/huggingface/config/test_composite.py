@@ -93,8 +93,13 @@ def test_a_text_part_runs_like_transformers(model_type: str) -> None:
     assert theirs.cache.kv_bytes == kept
 
 
-def test_a_text_part_computes_what_transformers_computes() -> None:
-    config = small("step3p7", {"vision_config": {"num_hidden_layers": 1}}, {})
+@pytest.mark.parametrize(
+    ("model_type", "tower"), [("qwen3_vl_moe", {"depth": 1}), ("step3p7", {"num_hidden_layers": 1})]
+)
+def test_a_text_part_computes_what_transformers_computes(
+    model_type: str, tower: dict[str, Any]
+) -> None:
+    config = small(model_type, {"vision_config": tower}, {})
     theirs, found = build_in_float64(config), text_from_config(config)
     assert found is not None
     inner = "model.language_model."
@@ -107,7 +112,7 @@ def test_a_text_part_computes_what_transformers_computes() -> None:
     load_weights(ours, state, found[1])
     assert logits_apart(ours, theirs) < 1e-11
     with torch.no_grad():  # which it would not be with one weight of another value
-        ours.get_parameter("decoder.layers.0.mlp.down_proj.weight").mul_(1.001)
+        ours.get_parameter("decoder.layers.0.self_attn.o_proj.weight").mul_(1.001)
     assert logits_apart(ours, theirs) > 1e-9
 
 

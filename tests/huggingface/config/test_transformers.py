@@ -65,6 +65,9 @@ def check_agreement(config: dict[str, Any]) -> None:
     theirs = found.witnesses[-1]
     of_text = {name for name, figure in found.witnesses[0].figures.items() if figure is not None}
     assert {name for name in of_text if theirs.figures[name] is None} <= silent, theirs.detail
+    roles = ["by_role", "active_by_role", "matmul_flops_by_role", "buffers"]
+    roles += [] if "decode_matmul_flops" in silent else ["decode_matmul_flops_by_role"]
+    assert all(theirs.parts[name] is not None for name in roles)
 
 
 @daily(20)

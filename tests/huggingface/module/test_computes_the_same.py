@@ -156,6 +156,8 @@ NOT_THEIRS = {
     **{("recurrent_gemma", kind): "impossible" for kind in SCALED},
     # Mellum's rope_parameters need a base in each object
     **{("mellum", kind): "impossible" for kind in SCALED},
+    # angles that a length changes: each of DeepSeek-V4's compressors would have a length of its own
+    **{("deepseek_v4", kind): "refused" for kind in ("dynamic", "longrope")},
     # ministral3's queries need llama_4_scaling_beta beside it
     **{("ministral3", kind): "impossible" for kind in ("linear", "dynamic")},
 }

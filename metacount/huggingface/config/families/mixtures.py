@@ -41,6 +41,7 @@ from metacount.huggingface.config.parts import (
     indices,
     latent,
     layer_types,
+    letters_of,
     letters_where,
     moe_layout,
     named_layers,
@@ -67,11 +68,19 @@ from metacount.huggingface.config.parts import (
     size,
     sizes,
     sparse_layers,
+    trunk,
     windows,
     windows_from,
     windows_where,
 )
-from metacount.huggingface.config.rope import kind_of, rope_object, rope_of_kinds, rotation
+from metacount.huggingface.config.rope import (
+    kind_of,
+    rope_object,
+    rope_of_entries,
+    rope_of_kinds,
+    rotation,
+)
+from metacount.spec.field import MAX_TOKENS, check_int
 from metacount.spec.position import QueryGrowth
 from metacount.units import exact
 
@@ -426,6 +435,76 @@ def own_indexers(keys: Keys, fields: Json) -> Json:
             if any(kind not in INDEXERS for kind in map(str, kinds)):
                 keys.unmapped(name, value, "choose full or shared for each layer")
     return {"index_sharing": shortest_period("".join(INDEXERS[kind] for kind in kinds))}
+
+
+COMPRESSIONS = {  # DeepSeek-V4's kinds of layer -> the letter, and the number in older configs
+    "sliding_attention": ("L", 0),
+    "compressed_sparse_attention": ("S", 4),
+    "heavily_compressed_attention": ("H", 128),
+}
+V4_SCORES = {"sqrtsoftplus": "sqrtsoftplus_renorm", "sigmoid": "sigmoid_renorm"}
+
+
+def compressed_layers(keys: Keys, fields: Json) -> Json:
+    """Read DeepSeek-V4's attention: its sizes, the kind of each layer, tokens of an entry."""
+    n, head_dim = fields["n_layers"], keys.size("head_dim")
+    kinds = [*COMPRESSIONS]
+    names, numbers = keys.given("layer_types"), keys.given("compress_ratios")
+    if names is None and numbers is not None:
+        of_number = {number: kind for kind, (_, number) in COMPRESSIONS.items()}
+        names = [of_number.get(i, i) for i in indices("compress_ratios", numbers)]
+    if names is None:
+        names = [kinds[2]] * 2 + [kinds[1 + (i + 1) % 2] for i in range(n - 2)]
+    key = "layer_types" if keys.data.get("layer_types") is not None else "compress_ratios"
+    names = names[:n] if isinstance(names, list) else names  # one more is the prediction module's
+    letters = {kind: letter for kind, (letter, _) in COMPRESSIONS.items()}
+    pattern = shortest_period(letters_of(keys, key, names, letters, n))
+    rates = keys.given("compress_rates")
+    if rates is not None and (not isinstance(rates, dict) or {*rates} != {*kinds[1:]}):
+        keys.unmapped("compress_rates", rates, f"give {' and '.join(kinds[1:])}, or leave it out")
+    rates = dict(zip(kinds[1:], (4, 128), strict=True)) if rates is None else dict(rates)
+    for kind, old in zip(kinds[1:], ("compress_rate_csa", "compress_rate_hca"), strict=True):
+        rates[kind] = rates[kind] if keys.given(old) is None else keys.given(old)
+        check_int("compress_rates", rates[kind], 1, MAX_TOKENS)
+    index = keys.sizes("index_top_k=index_topk n_index_heads=index_n_heads index_head_dim")
+    return {
+        "attention": "compressed",
+        "head_dim": head_dim,
+        **keys.sizes("n_heads=num_attention_heads q_lora_rank o_groups o_lora_rank"),
+        "window": keys.size("sliding_window"),
+        "compression_pattern": pattern,
+        **({"sparse_ratio": rates[kinds[1]], **index} if "S" in pattern else {}),
+        **({"heavy_ratio": rates[kinds[2]]} if "H" in pattern else {}),
+        **rope_of_entries(keys, head_dim, pattern),
+    }
+
+
+def hashed_experts(keys: Keys, fields: Json) -> Json:
+    """Read DeepSeek-V4's experts, which a table chooses in the first layers."""
+    n, named, old = fields["n_layers"], keys.given("mlp_layer_types"), keys.given("num_hash_layers")
+    n_hashed = 3 if old is None else keys.size("num_hash_layers", lowest=0)
+    if named is not None:
+        named = named[:n] if isinstance(named, list) else named
+        letters = letters_of(keys, "mlp_layer_types", named, {"hash_moe": "H", "moe": "M"}, n)
+        n_hashed = letters.count("H")
+        if "H" in letters[n_hashed:]:
+            keys.unmapped("mlp_layer_types", named, "layers of hash_moe come first")
+    score = keys.raw("scoring_func")
+    if not isinstance(score, str) or score not in V4_SCORES:
+        keys.unmapped("scoring_func", score, f"choose {' or '.join(V4_SCORES)}")
+    if n_modules := keys.raw("num_nextn_predict_layers"):
+        keys.notes.append(
+            f"num_nextn_predict_layers: {n_modules} prediction layers are in the checkpoint, not "
+            "in the class, and in no figure"
+        )
+    return {
+        **routed(keys, "n_routed_experts", V4_SCORES[score]),
+        "d_ff_expert": keys.size("moe_intermediate_size"),
+        "n_shared_experts": 1,
+        "selection_bias": n_hashed < n,
+        "n_hash_layers": min(n, n_hashed),
+        "routed_scale": keys.number("routed_scaling_factor"),
+    }
 
 
 FULL_OR_INDEXED = ("full_attention", "minimax_m3_sparse")
@@ -926,6 +1005,20 @@ ROWS = {
         "index_share_for_mtp_iteration",
         index_topk_freq=1,
         index_skip_topk_offset=2,
+    ),
+    # DeepSeek 2026: a window and compressed entries, several streams, experts by token
+    "deepseek_v4": row(
+        lambda keys, _: trunk(keys),
+        compressed_layers,
+        GATED,
+        RMS,
+        number("gate_limit=swiglu_limit stream_eps=hc_eps"),
+        size("n_streams=hc_mult n_sinkhorn_rounds=hc_sinkhorn_iters"),
+        fixed(num_key_value_heads=1, n_shared_experts=1, norm_topk_prob=True),
+        fixed(attention_bias=False, topk_method="noaux_tc"),
+        only(mlp_bias=False, why="the class has it in shared experts alone: no spec says that"),
+        hashed_experts,
+        ignored="expert_dtype",
     ),
     # gpt-oss' gate, DeepSeek-V3's choice, an index in some layers
     "minimax_m3_vl_text": row(
