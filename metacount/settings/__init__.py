@@ -212,7 +212,7 @@ def missing_fields(data: Mapping[str, object]) -> list[str]:
 
     >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
     ...                 "n_heads": 2, "norm": "rmsnorm", "position": "learned"})
-    ['n_kv_heads', 'head_dim', 'n_positions', 'activation', 'gated', 'd_ff']
+    ['head_dim', 'n_kv_heads', 'n_positions', 'activation', 'gated', 'd_ff']
     """
     missing = [name for name in REQUIRED_NAMES if name not in data]
     filled = {**data, **{name: GUESSES.get(name, 2) for name in missing}}
