@@ -1,6 +1,6 @@
 """DeepSeek-V4's attention over a window and compressed entries, and its hyper-connections.
 
-Its report is not numbered here: what runs is as in transformers 5.23, `modeling_deepseek_v4.py`.
+What runs is as in transformers 5.23, `modeling_deepseek_v4.py`, which cites the report's sections.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def read_streams(t: Tape, part: HyperConnections, x: Tensor, name: str, d_model:
     fn [(2 + n)·n, n·d], base [(2 + n)·n], scale [3]: n weights to read by, n to add what the branch
     gives to each stream, n·n to mix them.
 
-    Source: DeepSeek-V4 in transformers 5.23, `DeepseekV4HyperConnection`; Xie et al. 2026 (mHC).
+    Source: DeepSeek-V4 in transformers 5.23, `DeepseekV4HyperConnection`; Xie et al. 2025,
+    arXiv:2512.24880 (mHC).
     """
     t.role, n = "other", part.n_streams
     made = (2 + n) * n
