@@ -279,7 +279,7 @@ class StreamWeights(Linear):
 
 
 class HyperConnection(nn.Module):
-    """Reads and writes the streams around one branch (Xie et al. 2026, mHC).
+    """Reads and writes the streams around one branch (Xie et al. 2025, arXiv:2512.24880).
 
     A branch reads Σ_i pre_i·x_i; stream k becomes Σ_j comb_jk·x_j + post_k·y. `comb` is divided by
     the sums of its columns and rows in turn until both are 1.
