@@ -64,7 +64,7 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
             (name, "n_shared_experts")
             for name in words(
                 "qwen2_moe llama4_text hunyuan_v1_moe kolibri1 qwen3_next qwen3_5_moe_text "
-                "granitemoehybrid nemotron_h minimax_m3_vl_text"
+                "granitemoehybrid nemotron_h minimax_m3_vl_text laguna deepseek_v4"
             )
         ),
         ("switch_transformers", "top_k"),
