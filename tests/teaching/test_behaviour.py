@@ -143,7 +143,7 @@ AS_THEY_ARE = """
     softmax sqrt tanh torch weight alibi learned sinusoidal rope none rmsnorm
     gate_proj up_proj down_proj q_proj o_proj layer_norm gelu_tanh
 """
-ALLOWED = {*AS_THEY_ARE.split(), *(name for name in FIELDS if "_" in name)}
+ALLOWED = {*AS_THEY_ARE.split(), *(name for name in FIELDS if "_" in name), "dw_e"}
 WORD = re.compile(r"(?<![A-Za-z_])[a-z]{2}[a-z_]{2,}(?![A-Za-z_])")
 
 
